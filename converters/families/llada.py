@@ -1,0 +1,152 @@
+"""LLaDA (Base, Instruct, 1.5) and MMaDA: OLMo-style names and settings; and LLaDA-MoE, with Hugging Face names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxsink.config import Experts, ModelConfig
+from jaxsink.errors import JaxsinkError
+
+from ..table import Family, Settings
+from .hugging_face import ATTENTION, common
+
+TABLE = {
+    "embedding": "model.transformer.wte.weight",
+    "layers.attention_norm.weight": "model.transformer.blocks.{layer}.attn_norm.weight",
+    "layers.attention.q.weight": "model.transformer.blocks.{layer}.q_proj.weight",
+    "layers.attention.k.weight": "model.transformer.blocks.{layer}.k_proj.weight",
+    "layers.attention.v.weight": "model.transformer.blocks.{layer}.v_proj.weight",
+    "layers.attention.q.bias": "model.transformer.blocks.{layer}.q_proj.bias",
+    "layers.attention.k.bias": "model.transformer.blocks.{layer}.k_proj.bias",
+    "layers.attention.v.bias": "model.transformer.blocks.{layer}.v_proj.bias",
+    "layers.attention.o.weight": "model.transformer.blocks.{layer}.attn_out.weight",
+    "layers.mlp_norm.weight": "model.transformer.blocks.{layer}.ff_norm.weight",
+    "layers.mlp.gate.weight": "model.transformer.blocks.{layer}.ff_proj.weight",
+    "layers.mlp.up.weight": "model.transformer.blocks.{layer}.up_proj.weight",
+    "layers.mlp.down.weight": "model.transformer.blocks.{layer}.ff_out.weight",
+    "norm.weight": "model.transformer.ln_f.weight",
+    "head.weight": "model.transformer.ff_out.weight",
+}
+EXPERTS = {
+    "layers.mlp.router.weight": "model.layers.{layer}.mlp.gate.weight",
+    "layers.mlp.gate.weight": "model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight",
+    "layers.mlp.up.weight": "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight",
+    "layers.mlp.down.weight": "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",
+}
+BOS, EOT = 126080, 126348  # not in the published config.json; true of every checkpoint with LLaDA's tokenizer
+
+
+def _llada(settings: Settings) -> dict[str, Any]:
+    for key, value in {
+        "activation_type": "silu",
+        "alibi": False,
+        "attention_layer_norm": False,
+        "bias_for_layer_norm": False,
+        "block_group_size": 1,
+        "block_type": "llama",
+        "include_bias": False,
+        "input_emb_norm": False,
+        "layer_norm_type": "rms",
+        "layer_norm_with_affine": True,
+        "rope": True,
+        "scale_logits": False,
+    }.items():
+        settings.pin(key, value)
+    settings.pin("multi_query_attention", None, False)
+    settings.harmless(
+        "alibi_bias_max", "attention_layer_norm_with_affine", "embedding_dropout", "flash_attention",
+        "flash_attn_varlen", "init_cutoff_factor", "init_device", "init_fn", "init_std", "mlp_ratio", "precision",
+        "residual_dropout", "rope_full_precision", "tie_word_embeddings",
+    )  # fmt: skip
+    width, heads, vocab = settings.take("d_model", int), settings.take("n_heads", int), settings.take("vocab_size", int)
+    rows = settings.take("embedding_size", int, vocab)
+    return {
+        "layers": settings.take("n_layers", int),
+        "width": width,
+        "heads": heads,
+        "kv_heads": settings.take("n_kv_heads", int, heads),
+        "head_dim": width // max(heads, 1),
+        "mlp_width": settings.take("mlp_hidden_size", int, settings.take("mlp_ratio", int, 4) * width),
+        "vocab": rows,
+        "attention": "bidirectional",
+        "qkv_bias": settings.take("include_qkv_bias", bool, False),
+        "norm_eps": settings.take("rms_norm_eps", float, 1e-5),
+        "rope_theta": settings.take("rope_theta", float, 10000.0),
+        "max_positions": settings.take("max_sequence_length", int, 4096),
+        "skip_gaps": False,
+        "tied": settings.take("weight_tying", bool, False),
+        "mask_id": settings.take("mask_token_id", int),
+        "eos_ids": settings.ids("eos_token_id"),
+        "pad_id": settings.id("pad_token_id"),
+        "bos_id": BOS if rows > EOT else None,
+        "eot_id": EOT if rows > EOT else None,
+    }
+
+
+def configure_llada(settings: Settings) -> ModelConfig:
+    return ModelConfig(family="llada", **_llada(settings))
+
+
+def configure_mmada(settings: Settings) -> ModelConfig:
+    settings.harmless(
+        "codebook_size", "gradient_checkpointing", "new_vocab_size", "num_new_special_tokens", "num_vq_tokens",
+        "pretrained_model_path", "tokenizer_path", "w_clip_vit",
+    )  # fmt: skip
+    return ModelConfig(family="mmada", text_vocab=settings.take("llm_vocab_size", int, None), **_llada(settings))
+
+
+def configure_llada_moe(settings: Settings) -> ModelConfig:
+    for key, value in {
+        "clip_qkv": None,
+        "moe_router_enable_expert_bias": False,
+        "moe_router_score_function": "softmax",
+        "partial_rotary_factor": 1,
+        "qk_layernorm": True,
+        "routed_scaling_factor": 1,
+        "shared_expert_intermediate_size": None,
+    }.items():
+        settings.pin(key, value, *([None] if value is not None else []))
+    settings.pin("norm_topk_prob", None, False)  # the original ignores the setting: it never renormalises
+    settings.pin("router_num_group", None, 0)
+    settings.pin("router_topk_group", None, 0)
+    settings.harmless("dense_intermediate_size", "output_router_logits", "router_aux_loss_coef", "num_key_value_heads")
+    bias = settings.take("attention_bias", bool, False)
+    shared = common(settings)
+    kinds = settings.take("moe_layer_freq", list, [1] * shared["layers"])
+    if kinds != [1] * shared["layers"]:
+        raise JaxsinkError(f"{settings.where}: 'moe_layer_freq' must be 1 for every layer; mixed stacks are not supported.")
+    return ModelConfig(
+        family="llada_moe",
+        attention="bidirectional",
+        skip_gaps=False,
+        qk_norm=True,
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_width=settings.take("expert_intermediate_size", int),
+        experts=Experts(settings.take("num_experts", int), settings.take("num_experts_per_tok", int)),
+        mask_id=settings.take("mask_token_id", int, 156895 if shared["vocab"] > 156895 else None),
+        **shared,
+    )
+
+
+LLADA = Family(
+    name="llada",
+    architectures=("LLaDAModelLM",),
+    configure=configure_llada,
+    table=TABLE,
+    tied_head="model.transformer.ff_out.weight",
+)
+MMADA = Family(
+    name="mmada",
+    architectures=("MMadaModelLM",),
+    configure=configure_mmada,
+    table=TABLE,
+    tied_head="model.transformer.ff_out.weight",
+)
+LLADA_MOE = Family(
+    name="llada_moe",
+    architectures=("LLaDAMoEModelLM", "LLaDAMoEModel"),
+    configure=configure_llada_moe,
+    table=ATTENTION | EXPERTS,
+    tied_head="lm_head.weight",
+)

@@ -1,0 +1,88 @@
+"""Qwen2 and Qwen2.5, Qwen3, and what was made from them: Dream (with Dream-Coder, DiffuCoder) and SDAR."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxsink.config import ModelConfig
+
+from ..table import Family, Settings
+from .hugging_face import DECODER, ROTARY_BUFFERS, common, dense_mlp, sliding_window
+
+
+def _qwen2(settings: Settings) -> dict[str, Any]:
+    settings.pin("use_mrope", False)
+    settings.pin("attention_bias", True)
+    shared = common(settings)
+    return {"qkv_bias": True, **shared, **dense_mlp(settings), **sliding_window(settings, shared["layers"])}
+
+
+def _qwen3(settings: Settings) -> dict[str, Any]:
+    bias = settings.take("attention_bias", bool, False)
+    shared = common(settings)
+    window = sliding_window(settings, shared["layers"])
+    return {"qk_norm": True, "qkv_bias": bias, "out_bias": bias, **shared, **dense_mlp(settings), **window}
+
+
+def configure_qwen2(settings: Settings) -> ModelConfig:
+    return ModelConfig(family="qwen2", **_qwen2(settings))
+
+
+def configure_qwen3(settings: Settings) -> ModelConfig:
+    return ModelConfig(family="qwen3", **_qwen3(settings))
+
+
+def configure_dream(settings: Settings) -> ModelConfig:
+    return ModelConfig(
+        family="dream",
+        attention="bidirectional",
+        shift_logits=True,
+        mask_id=settings.take("mask_token_id", int),
+        **_qwen2(settings),
+    )
+
+
+def configure_sdar(settings: Settings) -> ModelConfig:
+    settings.harmless("debug", "ep_size", "fuse_cross_entropy", "micro_forward", "skip_checkpoint", "use_deepep")
+    return ModelConfig(
+        family="sdar",
+        attention="block_causal",
+        block_length=settings.take("block_size", int, 4),
+        mask_id=settings.take("mask_token_id", int, 151669),
+        **_qwen3(settings),
+    )
+
+
+QWEN2 = Family(
+    name="qwen2",
+    architectures=("Qwen2ForCausalLM",),
+    configure=configure_qwen2,
+    table=DECODER,
+    harmless_tensors=ROTARY_BUFFERS,
+    tied_head="lm_head.weight",
+    gguf="qwen2",
+    transformers_class="Qwen2ForCausalLM",
+)
+QWEN3 = Family(
+    name="qwen3",
+    architectures=("Qwen3ForCausalLM",),
+    configure=configure_qwen3,
+    table=DECODER,
+    tied_head="lm_head.weight",
+    transformers_class="Qwen3ForCausalLM",
+)
+DREAM = Family(
+    name="dream",
+    architectures=("DreamModel",),
+    configure=configure_dream,
+    table=DECODER,
+    harmless_tensors=ROTARY_BUFFERS,
+    tied_head="lm_head.weight",
+)
+SDAR = Family(
+    name="sdar",
+    architectures=("SDARForCausalLM",),
+    configure=configure_sdar,
+    table=DECODER,
+    tied_head="lm_head.weight",
+)

@@ -1,0 +1,70 @@
+"""Open a checkpoint of any kind, and load it straight into a model without converting it first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, Sharding
+
+from jaxsink.checkpoint import assemble
+from jaxsink.errors import JaxsinkError
+from jaxsink.model import Model
+
+from .plan import Piece, Plan, cast, make_plan, read_piece
+from .source import SafetensorsSource, Source, TorchSource
+
+
+def open_source(path: Path) -> Source:
+    """A Hugging Face directory or a GGUF file."""
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+        names = {child.name for child in path.iterdir()} if is_folder else set()
+    except OSError as error:
+        raise JaxsinkError(f"cannot read {path}: {error.strerror}.") from error
+    if is_file and path.suffix == ".gguf":
+        from .gguf_source import GgufSource
+
+        return GgufSource(path)
+    if is_file:
+        raise JaxsinkError(f"{path} is a file; give the checkpoint's directory, or a .gguf file.")
+    if not is_folder:
+        raise JaxsinkError(f"there is no checkpoint at {path}.")
+    if "config.json" not in names:
+        raise JaxsinkError(f"{path} has no config.json, so it is not a Hugging Face checkpoint.")
+    if names & {"model.safetensors", "model.safetensors.index.json"}:
+        return SafetensorsSource(path)
+    if names & {"pytorch_model.bin", "pytorch_model.bin.index.json"}:
+        return TorchSource(path)
+    raise JaxsinkError(f"{path} has no weights: neither model.safetensors nor pytorch_model.bin, whole or sharded.")
+
+
+def load_directory(path: Path, dtype: str | None, mesh: Mesh | None) -> Model:
+    """A Hugging Face directory (or GGUF file) as a model; each device reads only its own shards."""
+    source = open_source(path)
+    plan = make_plan(source, str(path))
+    dtype = dtype or plan.dtype
+    by_parameter: dict[str, list[Piece]] = defaultdict(list)
+    for piece in plan.pieces:
+        by_parameter[piece.parameter].append(piece)
+
+    def read(name: str, leaf: jax.ShapeDtypeStruct, sharding: Sharding) -> jax.Array:
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            if by_parameter[name][0].layer is None:
+                return read_part(plan, source, by_parameter[name][0], dtype, index)
+            pieces = by_parameter[name][index[0]]
+            return np.stack([read_part(plan, source, piece, dtype, index[1:]) for piece in pieces])
+
+        return jax.make_array_from_callback(leaf.shape, sharding, part)
+
+    return assemble(plan.config, dtype, mesh, read)
+
+
+def read_part(plan: Plan, source: Source, piece: Piece, dtype: str, index: tuple[slice, ...]) -> np.ndarray:
+    """A shard of one piece; a plain tensor is read only as far as it is needed."""
+    whole = all(part == slice(None) for part in index)
+    if whole or not isinstance(piece.rule, str) or len(piece.sources) > 1:
+        return read_piece(plan, source, piece, dtype)[index]
+    return cast(source.read(piece.sources[0], index), dtype, piece.sources[0])

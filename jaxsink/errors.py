@@ -1,0 +1,8 @@
+"""The one exception that users are meant to read."""
+
+
+class JaxsinkError(Exception):
+    """Bad input: one sentence that says what is wrong, where, and what to do.
+
+    The command line prints it without a traceback and exits with code 2.
+    """

@@ -1,0 +1,235 @@
+"""The parts of the transformer: linear, norm, rotary positions, attention, mlp, experts, and the layer they make.
+
+Parameters keep PyTorch's [out, in] layout, stacked over layers ([L, out, in]) unless the model is unrolled. Modules are
+pytrees, so `lax.scan` over a stacked `Layer` hands each step a `Layer` without the leading axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array, lax
+
+from jaxsink.attention import Inputs, attend, exact
+from jaxsink.config import ModelConfig, RopeScaling
+from jaxsink.record import Recorder
+
+
+class Maker(Protocol):
+    """Makes the start value of a parameter: random for matrices, ones for norms, zeros for biases."""
+
+    def __call__(self, shape: tuple[int, ...], kind: str) -> Array: ...
+
+
+def random_maker(seed: int, dtype: Any, scale: float = 0.02) -> Maker:
+    """Normal matrices of the given standard deviation; every parameter gets its own stream."""
+    keys = iter(range(1 << 30))
+
+    def make(shape: tuple[int, ...], kind: str) -> Array:
+        if kind == "matrix":
+            key = jax.random.fold_in(jax.random.key(seed), next(keys))
+            return (scale * jax.random.normal(key, shape, jnp.float32)).astype(dtype)
+        return (jnp.ones if kind == "ones" else jnp.zeros)(shape, dtype)
+
+    return make
+
+
+class Linear(nnx.Module):
+    """y = x Wᵀ + b, W [out, in]."""
+
+    def __init__(self, make: Maker, lead: tuple[int, ...], out: int, into: int, bias: bool = False):
+        self.weight = nnx.Param(make((*lead, out, into), "matrix"))
+        self.bias = nnx.Param(make((*lead, out), "zeros")) if bias else None
+
+    def __call__(self, x: Array) -> Array:
+        y = jnp.einsum("...i,oi->...o", x, self.weight[...], precision=exact(x))
+        return y if self.bias is None else y + self.bias[...]
+
+
+class Norm(nnx.Module):
+    """RMSNorm or LayerNorm; statistics in float32, rounded to the activation's type before the weight."""
+
+    def __init__(self, make: Maker, lead: tuple[int, ...], size: int, config: ModelConfig, kind: str | None = None):
+        self.centred = (kind or config.norm) == "layer"
+        self.eps = config.norm_eps
+        self.weight = nnx.Param(make((*lead, size), "ones"))
+        self.bias = nnx.Param(make((*lead, size), "zeros")) if self.centred else None
+
+    def __call__(self, x: Array) -> Array:
+        y = x.astype(jnp.float32)
+        if self.centred:
+            y = y - y.mean(axis=-1, keepdims=True)
+        y = y * lax.rsqrt(jnp.square(y).mean(axis=-1, keepdims=True) + self.eps)
+        y = self.weight[...] * y.astype(x.dtype)
+        return y if self.bias is None else y + self.bias[...]
+
+
+def rope_frequencies(config: ModelConfig) -> tuple[np.ndarray, float]:
+    """(f32[D/2] angle per position, factor on cos and sin), computed on the host as PyTorch does."""
+    exponent = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    frequency = (1.0 / np.power(np.float32(config.rope_theta), exponent)).astype(np.float32)
+    scaling = config.rope_scaling
+    if scaling is None:
+        return frequency, 1.0
+    if scaling.kind == "linear":
+        return (frequency / np.float32(scaling.factor)).astype(np.float32), 1.0
+    if scaling.kind == "llama3":
+        return _llama3(frequency, scaling), 1.0
+    return _yarn(frequency, scaling, config)
+
+
+def _llama3(frequency: np.ndarray, scaling: RopeScaling) -> np.ndarray:
+    """Slow waves are stretched by the factor, fast ones kept, those between blended."""
+    wavelength = 2 * math.pi / frequency
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    blend = (scaling.original_length / wavelength - low) / (high - low)
+    blended = (1 - blend) * frequency / scaling.factor + blend * frequency
+    stretched = np.where(wavelength > scaling.original_length / low, frequency / scaling.factor, frequency)
+    between = (wavelength >= scaling.original_length / high) & (wavelength <= scaling.original_length / low)
+    return np.where(between, blended, stretched).astype(np.float32)
+
+
+def _yarn(frequency: np.ndarray, scaling: RopeScaling, config: ModelConfig) -> tuple[np.ndarray, float]:
+    """Dimensions that turn often within the original length are kept, those that hardly turn are stretched."""
+
+    def dimension(turns: float) -> float:
+        return config.head_dim * math.log(scaling.original_length / (turns * 2 * math.pi)) / (
+            2 * math.log(config.rope_theta)
+        )
+
+    low = max(math.floor(dimension(scaling.beta_fast)), 0)
+    high = min(math.ceil(dimension(scaling.beta_slow)), config.head_dim - 1)
+    ramp = np.clip((np.arange(len(frequency), dtype=np.float32) - low) / max(high - low, 1e-3), 0, 1)
+    mixed = frequency / scaling.factor * ramp + frequency * (1 - ramp)
+    factor = scaling.attention_factor
+    return mixed.astype(np.float32), 0.1 * math.log(scaling.factor) + 1.0 if factor is None else factor
+
+
+def rope_table(config: ModelConfig, positions: Array) -> tuple[Array, Array]:
+    """cos, sin f32[B,Q,1,D/2] for positions i32[B,Q]."""
+    frequency, factor = rope_frequencies(config)
+    angle = positions.astype(jnp.float32)[..., None, None] * frequency
+    return jnp.cos(angle) * factor, jnp.sin(angle) * factor
+
+
+def rotate(x: Array, table: tuple[Array, Array]) -> Array:
+    """Half rotation of [B,Q,heads,D] in float32: pairs are (i, i + D/2)."""
+    cos, sin = table
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    def __init__(self, make: Maker, lead: tuple[int, ...], config: ModelConfig):
+        self.config = config
+        size = config.head_dim
+        self.q = Linear(make, lead, config.heads * size, config.width, config.qkv_bias)
+        self.k = Linear(make, lead, config.kv_heads * size, config.width, config.qkv_bias)
+        self.v = Linear(make, lead, config.kv_heads * size, config.width, config.qkv_bias)
+        self.o = Linear(make, lead, config.width, config.heads * size, config.out_bias)
+        self.q_norm = Norm(make, lead, size, config, "rms") if config.qk_norm else None
+        self.k_norm = Norm(make, lead, size, config, "rms") if config.qk_norm else None
+
+    def project(self, x: Array, table: tuple[Array, Array] | None) -> tuple[Array, Array, Array]:
+        """q [B,Q,H,D], k and v [B,Q,K,D] of normed activations [B,Q,E], rotated."""
+        batch, queries, _ = x.shape
+
+        def heads(y: Array, norm: Norm | None) -> Array:
+            y = y.reshape(batch, queries, -1, self.config.head_dim)
+            return y if norm is None else norm(y)
+
+        q, k, v = heads(self.q(x), self.q_norm), heads(self.k(x), self.k_norm), heads(self.v(x), None)
+        return (q, k, v) if table is None else (rotate(q, table), rotate(k, table), v)
+
+
+def activate(kind: str, x: Array) -> Array:
+    functions: dict[str, Callable[[Array], Array]] = {
+        "silu": jax.nn.silu,
+        "gelu": lambda y: jax.nn.gelu(y, approximate=False),
+        "gelu_tanh": lambda y: jax.nn.gelu(y, approximate=True),
+    }
+    return functions[kind](x)
+
+
+class Mlp(nnx.Module):
+    """Gated (down(act(gate x) * up x)) or plain (down(act(up x)))."""
+
+    def __init__(self, make: Maker, lead: tuple[int, ...], config: ModelConfig):
+        self.config = config
+        wide, width, bias = config.mlp_width, config.width, config.mlp_bias
+        self.gate = Linear(make, lead, wide, width, bias) if config.mlp == "gated" else None
+        self.up = Linear(make, lead, wide, width, bias)
+        self.down = Linear(make, lead, width, wide, bias)
+
+    def __call__(self, x: Array) -> Array:
+        if self.gate is None:
+            return self.down(activate(self.config.activation, self.up(x)))
+        return self.down(activate(self.config.activation, self.gate(x)) * self.up(x))
+
+
+class MixtureOfExperts(nnx.Module):
+    """Each token goes through its best experts only: tokens sorted by expert, one ragged product per matrix."""
+
+    def __init__(self, make: Maker, lead: tuple[int, ...], config: ModelConfig):
+        assert config.experts is not None
+        self.config = config
+        count, wide, width = config.experts.count, config.mlp_width, config.width
+        self.router = Linear(make, lead, count, width)
+        self.gate = Linear(make, (*lead, count), wide, width)
+        self.up = Linear(make, (*lead, count), wide, width)
+        self.down = Linear(make, (*lead, count), width, wide)
+
+    def __call__(self, x: Array) -> Array:
+        experts = self.config.experts
+        assert experts is not None
+        tokens = x.reshape(-1, x.shape[-1])
+        share = jax.nn.softmax(self.router(tokens).astype(jnp.float32), axis=-1)
+        share, chosen = lax.top_k(share, experts.per_token)  # [N,k]
+        if experts.renormalise:
+            share = share / share.sum(axis=-1, keepdims=True)
+
+        order = jnp.argsort(chosen.reshape(-1), stable=True)
+        token_of = order // experts.per_token
+        sizes = jnp.bincount(chosen.reshape(-1), length=experts.count)
+        inputs = tokens[token_of]
+        hidden = activate(self.config.activation, ragged(inputs, self.gate, sizes)) * ragged(inputs, self.up, sizes)
+        out = ragged(hidden, self.down, sizes) * share.reshape(-1)[order].astype(x.dtype)[:, None]
+        return jnp.zeros_like(tokens).at[token_of].add(out).reshape(x.shape)
+
+
+def ragged(x: Array, experts: Linear, sizes: Array) -> Array:
+    """[N,in] sorted by expert x [X,out,in] -> [N,out]."""
+    dims = lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(([1], [2]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
+    )
+    return lax.ragged_dot_general(x, experts.weight[...], sizes.astype(jnp.int32), dims, precision=exact(x))
+
+
+class Layer(nnx.Module):
+    """Pre-norm transformer layer: x + attention(norm x), then x + mlp(norm x)."""
+
+    def __init__(self, make: Maker, lead: tuple[int, ...], config: ModelConfig):
+        self.attention_norm = Norm(make, lead, config.width, config)
+        self.attention = Attention(make, lead, config)
+        self.mlp_norm = Norm(make, lead, config.width, config)
+        self.mlp = (MixtureOfExperts if config.experts else Mlp)(make, lead, config)
+
+    def __call__(
+        self,
+        inputs: Callable[[Array, Array, Array, Array], Inputs],
+        x: Array,
+        table: tuple[Array, Array] | None,
+        recorders: tuple[Recorder, ...],
+        backend: str,
+    ) -> tuple[Array, tuple[Any, ...]]:
+        """x [B,Q,E] -> ([B,Q,E], records). `inputs` adds to q, k, v and x what all layers share."""
+        q, k, v = self.attention.project(self.attention_norm(x), table)
+        mixed, records = attend(inputs(q, k, v, x), recorders, backend)
+        x = x + self.attention.o(mixed.reshape(*x.shape[:2], -1))
+        return x + self.mlp(self.mlp_norm(x)), records

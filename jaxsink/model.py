@@ -1,0 +1,285 @@
+"""The model: embedding, layers (scanned or unrolled), final norm and head; and `forward`, the one way through it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array, lax
+
+from jaxsink.attention import Inputs, Visibility, choose_backend, exact
+from jaxsink.config import ModelConfig
+from jaxsink.errors import JaxsinkError
+from jaxsink.layers import Layer, Linear, Maker, Norm, random_maker, rope_table
+from jaxsink.record import MASKED, PROMPT, UNMASKED, Recorder, compile_record
+
+
+class Model(nnx.Module):
+    """Weights and their configuration; a pytree, so it passes through jit, grad, device_put and tree.map."""
+
+    def __init__(self, config: ModelConfig, make: Maker):
+        self.config = config
+        self.embedding = nnx.Param(make((config.vocab, config.width), "matrix"))
+        learned = config.positions == "learned"
+        self.position = nnx.Param(make((config.max_positions, config.width), "matrix")) if learned else None
+        self.layers: Layer | nnx.List[Layer] = Layer(make, (config.layers,), config)
+        self.norm = Norm(make, (), config.width, config)
+        self.head = Linear(make, (), config.vocab, config.width) if config.has_head else None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The weights as nested dictionaries of arrays."""
+        return nnx.to_pure_dict(nnx.state(self, nnx.Param))
+
+    @property
+    def dtype(self) -> Any:
+        return self.embedding[...].dtype
+
+    @property
+    def is_unrolled(self) -> bool:
+        return not isinstance(self.layers, Layer)
+
+    def astype(self, dtype: Any) -> Model:
+        return jax.tree.map(lambda x: x.astype(dtype), self)
+
+    def unrolled(self) -> Model:
+        """The same model with a list of layers instead of stacked ones: compiles longer, runs faster on CPU."""
+        if self.is_unrolled:
+            return self
+        layers = [jax.tree.map(lambda x, i=i: x[i], self.layers) for i in range(self.config.layers)]
+        return self._with_layers(nnx.List(layers))
+
+    def stacked(self) -> Model:
+        """The inverse of `unrolled`."""
+        if not self.is_unrolled:
+            return self
+        return self._with_layers(jax.tree.map(lambda *xs: jnp.stack(xs), *self.layers))
+
+    def _with_layers(self, layers: Layer | nnx.List[Layer]) -> Model:
+        other = jax.tree.map(lambda x: x, self)
+        other.layers = layers
+        return other
+
+
+def init(config: ModelConfig, seed: int = 0, dtype: Any = "float32") -> Model:
+    """A model with random weights, for training and tests."""
+    return jax.jit(lambda: Model(config, random_maker(seed, dtype)))()
+
+
+def abstract(config: ModelConfig, dtype: Any = "float32") -> Model:
+    """The model with shapes in the place of weights; allocates nothing, whatever its size."""
+    return jax.eval_shape(lambda: Model(config, random_maker(0, dtype)))
+
+
+class Output(NamedTuple):
+    logits: Array  # f32[B,S,V], raw: Dream's are not shifted
+    record: Any  # pytree of the recorders given, each leaf with a leading layer axis; None without recorders
+    hidden: Array  # [B,S,E], after the final norm
+
+
+def forward(
+    model: Model,
+    tokens: Any,
+    mask: Any = None,
+    visible: Any = None,
+    drop: Any = None,
+    record: Any = None,
+    *,
+    prompt: Any = None,
+    backend: str | None = None,
+) -> Output:
+    """Run the model over whole sequences, and return logits and what the recorders saw.
+
+    tokens   int[B,S]
+    mask     bool[B,S], True = real token; padding may stand left, right or between
+    visible  bool[B,S,S], (query, key) pairs that may see each other, on top of the family's own pattern
+    drop     bool[L,B,H,S], True = no query of that layer and head may see this key
+    record   a recorder (see jaxsink.record), a function of the tap, or any pytree of them
+    prompt   bool[B,S], True = prompt token; only used to tell queries apart in `record.received_by_query`
+    backend  "naive" or "blocked"; None chooses by size, with the same results
+    """
+    config = model.config
+    tokens, mask, visible, drop, prompt = check_inputs(config, tokens, mask, visible, drop, prompt)
+    recorders, treedef = compile_record(record, config.layers, config.heads)
+    backend = choose_backend(backend, tokens.shape[1], tokens.shape[1])
+    logits_, records, hidden = _forward(model, tokens, mask, visible, drop, prompt, recorders, backend)
+    return Output(logits_, jax.tree.unflatten(treedef, records), hidden)
+
+
+@partial(jax.jit, static_argnames=("recorders", "backend"))
+def _forward(
+    model: Model,
+    tokens: Array,
+    mask: Array,
+    visible: Array | None,
+    drop: Array | None,
+    prompt: Array | None,
+    recorders: tuple[Recorder, ...],
+    backend: str,
+) -> tuple[Array, tuple[Any, ...], Array]:
+    row_kind = query_kinds(model.config, tokens, prompt)
+    hidden, records = transform(model, tokens, mask, visible, drop, row_kind, recorders, backend)
+    return logits(model, hidden), records, hidden
+
+
+def transform(
+    model: Model,
+    tokens: Array,
+    mask: Array,
+    visible: Array | None,
+    drop: Array | None,
+    row_kind: Array,
+    recorders: tuple[Recorder, ...],
+    backend: str,
+) -> tuple[Array, tuple[Any, ...]]:
+    """Everything below the head: tokens [B,S] -> (hidden [B,S,E], one record per recorder, layers leading)."""
+    config = model.config
+    position = positions(config, mask)
+    x = model.embedding[...][tokens]
+    if model.position is not None:
+        x = x + model.position[...][jnp.clip(position, 0, config.max_positions - 1)]
+    table = rope_table(config, position) if config.positions == "rope" else None
+    visibility = Visibility(
+        mask=mask,
+        key_position=position,
+        query_position=position,
+        query_index=jnp.arange(tokens.shape[1]),
+        custom=visible,
+        causal=config.attention == "causal",
+        block=config.block_length,
+        window=config.window,
+        use_window=None,
+    )
+
+    def run_layer(layer: Layer, x: Array, drop: Array | None, index: Any, use_window: Any, wanted: Any) -> Any:
+        def inputs(q: Array, k: Array, v: Array, x: Array) -> Inputs:
+            see = visibility._replace(use_window=use_window)
+            return Inputs(q, k, v, see, drop, rows=mask, row_kind=row_kind, hidden=x, layer=index)
+
+        return layer(inputs, x, table, wanted, backend)
+
+    windows = None if config.window_layers is None else np.array(config.window_layers)
+    loop = _unrolled_layers if model.is_unrolled else _scanned_layers
+    x, records = loop(model.layers, run_layer, x, drop, windows, recorders, config.layers)
+    return model.norm(x), records
+
+
+def _scanned_layers(
+    layers: Any, run_layer: Any, x: Array, drop: Any, windows: Any, recorders: tuple[Recorder, ...], count: int
+) -> tuple[Array, tuple[Any, ...]]:
+    """One compiled layer body; recorders of chosen layers write into slots carried along, the others are stacked."""
+    everywhere = tuple(r for r in recorders if r.layers is None)
+    somewhere = tuple(r for r in recorders if r.layers is not None)
+
+    def body(carry: tuple[Array, tuple[Any, ...]], of_layer: Any) -> Any:
+        x, slots = carry
+        layer, drop, index, use_window = of_layer
+        wanted = everywhere + tuple(Recorder(r.read, r.join) for r in somewhere)
+        x, values = run_layer(layer, x, drop, index, use_window, wanted)
+        kept = values[: len(everywhere)]
+        chosen = values[len(everywhere) :]
+        slots = tuple(_write(slot, v, r, index) for slot, v, r in zip(slots, chosen, somewhere, strict=True))
+        return (x, slots), kept
+
+    def shapes() -> Any:
+        first = jax.tree.map(lambda y: y[0], (layers, drop, indices, windows))
+        return run_layer(first[0], x, first[1], first[2], first[3], tuple(Recorder(r.read, r.join) for r in somewhere))
+
+    indices = jnp.arange(count)
+    slots = ()
+    if somewhere:
+        like = jax.eval_shape(shapes)[1]
+        slots = tuple(
+            jax.tree.map(lambda s, n=len(r.layers or ()): jnp.zeros((n, *s.shape), s.dtype), v)
+            for r, v in zip(somewhere, like, strict=True)
+        )
+    (x, slots), kept = lax.scan(body, (x, slots), (layers, drop, indices, windows))
+    by_layer, by_slot = iter(kept), iter(slots)
+    return x, tuple(next(by_layer if r.layers is None else by_slot) for r in recorders)
+
+
+def _write(slot: Any, value: Any, recorder: Recorder, index: Array) -> Any:
+    """Put this layer's value where `recorder.layers` names the layer; leave the slots alone elsewhere."""
+    here = jnp.array(recorder.layers) == index
+
+    def put(old: Array, new: Array) -> Array:
+        return jnp.where(here.reshape(-1, *[1] * new.ndim), new[None], old)
+
+    return jax.tree.map(put, slot, value)
+
+
+def _unrolled_layers(
+    layers: Any, run_layer: Any, x: Array, drop: Any, windows: Any, recorders: tuple[Recorder, ...], count: int
+) -> tuple[Array, tuple[Any, ...]]:
+    """One body per layer, each running only the recorders it is wanted for."""
+    values: list[dict[int, Any]] = [{} for _ in recorders]
+    for index in range(count):
+        numbers = [n for n, r in enumerate(recorders) if r.layers is None or index in r.layers]
+        drop_here = None if drop is None else drop[index]
+        use_window = None if windows is None else jnp.asarray(windows[index])
+        wanted = tuple(recorders[n] for n in numbers)
+        x, here = run_layer(layers[index], x, drop_here, jnp.asarray(index), use_window, wanted)
+        for n, value in zip(numbers, here, strict=True):
+            values[n][index] = value
+    order = [r.layers if r.layers is not None else range(count) for r in recorders]
+    return x, tuple(
+        jax.tree.map(lambda *xs: jnp.stack(xs), *[by_layer[i] for i in wanted])
+        for by_layer, wanted in zip(values, order, strict=True)
+    )
+
+
+def logits(model: Model, hidden: Array) -> Array:
+    """f32[...,V] of hidden states [...,E] after the final norm."""
+    weight = model.embedding[...] if model.head is None else model.head.weight[...]
+    return jnp.einsum("...e,ve->...v", hidden, weight, preferred_element_type=jnp.float32, precision=exact(hidden))
+
+
+def positions(config: ModelConfig, mask: Array) -> Array:
+    """i32[B,S]: 0 at the first real token, so left padding never changes what a token sees of its distances."""
+    if config.skip_gaps:
+        return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
+    return jnp.maximum(jnp.arange(mask.shape[1]) - jnp.argmax(mask, axis=1, keepdims=True), 0)
+
+
+def query_kinds(config: ModelConfig, tokens: Array, prompt: Array | None) -> Array:
+    """i32[B,S]: MASKED where the token is the mask, else PROMPT or UNMASKED."""
+    kind = jnp.full(tokens.shape, UNMASKED)
+    if prompt is not None:
+        kind = jnp.where(prompt, PROMPT, kind)
+    return kind if config.mask_id is None else jnp.where(tokens == config.mask_id, MASKED, kind)
+
+
+def check_inputs(config: ModelConfig, tokens: Any, mask: Any, visible: Any, drop: Any, prompt: Any) -> tuple[Any, ...]:
+    """The inputs as arrays of the right shapes and kinds, or one sentence about what is wrong."""
+    shape = np.shape(tokens)
+    if len(shape) != 2 or 0 in shape:
+        raise JaxsinkError(f"tokens must be [batch, sequence] with at least one token, not of shape {shape}.")
+    tokens = tokens if isinstance(tokens, jax.Array) else np.asarray(tokens)
+    if not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise JaxsinkError(f"tokens must be whole numbers, not {tokens.dtype}.")
+    if not isinstance(tokens, jax.core.Tracer):
+        values = np.asarray(tokens)
+        if values.min() < 0 or values.max() >= config.vocab:
+            wrong = values.min() if values.min() < 0 else values.max()
+            raise JaxsinkError(f"token id {wrong} is outside the model's vocabulary of {config.vocab} rows.")
+    batch, length = shape
+    if config.positions == "learned" and length > config.max_positions:
+        raise JaxsinkError(f"{length} tokens are more than the {config.max_positions} positions this model has learned.")
+    expected = {
+        "mask": (mask, (batch, length)),
+        "visible": (visible, (batch, length, length)),
+        "drop": (drop, (config.layers, batch, config.heads, length)),
+        "prompt": (prompt, (batch, length)),
+    }
+    arrays = []
+    for name, (value, wanted) in expected.items():
+        if value is not None and np.shape(value) != wanted:
+            raise JaxsinkError(f"{name} must have the shape {wanted}, not {np.shape(value)}.")
+        arrays.append(None if value is None else jnp.asarray(value).astype(bool))
+    if arrays[0] is None:
+        arrays[0] = jnp.ones((batch, length), bool)
+    return jnp.asarray(tokens).astype(jnp.int32), *arrays

@@ -1,0 +1,186 @@
+"""What to keep of each layer's attention: recorders read the tap, and say how query blocks join.
+
+A recorder is a traceable function of a `Tap`. The ready-made ones below work on any query block, so they cost no
+S x S memory under the blocked backend. Any other function may be passed as it is: it then sees the whole map.
+
+    record = {"received": received(), "entropy": row_entropy(), "mine": lambda tap: tap.probs.max(axis=(2, 3))}
+
+gives the same dictionary back in `out.record`, each leaf with a leading layer axis. `received()` alone gives one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsink.errors import JaxsinkError
+
+MASKED, UNMASKED, PROMPT = range(3)
+QUERY_KINDS = ("masked", "unmasked", "prompt")
+
+Join = Literal["sum", "rows", "once", "whole"]
+
+
+class Tap(NamedTuple):
+    """One layer's attention as the model used it. Rows of padded queries are exactly zero in `probs`."""
+
+    layer: Array  # i32[]
+    probs: Any  # f32[B,H,Q,S], after the softmax, before any rounding to bfloat16 (None for join="once")
+    rows: Array  # bool[B,Q], True = real query
+    row_index: Array  # i32[Q], where the queries stand in the sequence
+    row_kind: Array  # i32[B,Q]: MASKED, UNMASKED or PROMPT
+    q: Array  # [B,Q,H,D], rotated
+    k: Array  # [B,S,K,D], rotated
+    v: Array  # [B,S,K,D]
+    hidden: Array  # [B,Q,E], what enters the layer (layer 0: the embeddings)
+    mask: Array  # bool[B,S], True = real key
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """A function of the tap, how its values on query blocks join, and the layers it is wanted for (None = all).
+
+    join: "sum" adds the blocks, "rows" puts them side by side along axis 2 ([B,H,Q,...]), "once" never looks at
+    `probs` or the queries and runs once per layer, "whole" needs all queries at once (costs S x S memory per layer).
+    """
+
+    read: Callable[[Tap], Any]
+    join: Join = "whole"
+    layers: tuple[int, ...] | None = None
+
+    def at(self, layers: Sequence[int]) -> Recorder:
+        """The same recorder for these layers only; the leading axis then has len(layers) entries, in that order."""
+        return replace(self, layers=tuple(int(layer) for layer in layers))
+
+
+def received() -> Recorder:
+    """f32[B,H,S]: attention each key receives, summed over real queries (its mean over real keys is 1)."""
+    return Recorder(_received, "sum")
+
+
+def received_by_query() -> Recorder:
+    """{"masked", "unmasked", "prompt"}: f32[B,H,S] each: `received`, split by the kind of the query (Fig. 6a)."""
+    return Recorder(_received_by_query, "sum")
+
+
+def last_row() -> Recorder:
+    """f32[B,H,S]: attention paid by the last real query, the rule for autoregressive models."""
+    return Recorder(_last_row, "sum")
+
+
+def maps(layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Recorder:
+    """f32[B,H,S,S]: the attention maps themselves, for chosen layers and heads; rows of padded queries are zero."""
+    recorder = Recorder(_Maps(None if heads is None else tuple(int(head) for head in heads)), "rows")
+    return recorder if layers is None else recorder.at(layers)
+
+
+def row_entropy() -> Recorder:
+    """f32[B,H,S]: entropy of each query's row in nats; 0 for padded queries."""
+    return Recorder(_row_entropy, "rows")
+
+
+def key_norm() -> Recorder:
+    """f32[B,K,S]: Euclidean length of each key; 0 for padded keys."""
+    return Recorder(_key_norm, "once")
+
+
+def value_norm() -> Recorder:
+    """f32[B,K,S]: Euclidean length of each value (low at sinks); 0 for padded keys."""
+    return Recorder(_value_norm, "once")
+
+
+def hidden() -> Recorder:
+    """f32[B,S,E]: the residual stream that enters the layer."""
+    return Recorder(_hidden, "once")
+
+
+def hidden_max() -> Recorder:
+    """{"max", "median": f32[B,S], "dimension": i32[B,S]} of |hidden|: massive activations.
+
+    The usual rule is max > 100 and max >= 1000 * median; `dimension` says which feature is the largest.
+    """
+    return Recorder(_hidden_max, "once")
+
+
+def compile_record(record: Any, layers: int, heads: int) -> tuple[tuple[Recorder, ...], Any]:
+    """Flatten a pytree of recorders and functions into (recorders, treedef), both hashable; None records nothing."""
+    leaves, treedef = jax.tree.flatten(record, is_leaf=callable_leaf)
+    recorders = []
+    for leaf in leaves:
+        if not callable_leaf(leaf):
+            raise JaxsinkError(f"record: expected a recorder or a function of the tap, not {leaf!r}.")
+        recorder = leaf if isinstance(leaf, Recorder) else Recorder(leaf)
+        for layer in recorder.layers or ():
+            if not 0 <= layer < layers:
+                raise JaxsinkError(f"record: layer {layer} is asked for, but the model has layers 0 to {layers - 1}.")
+        for head in getattr(recorder.read, "heads", None) or ():
+            if not 0 <= head < heads:
+                raise JaxsinkError(f"record: head {head} is asked for, but the model has heads 0 to {heads - 1}.")
+        recorders.append(recorder)
+    return tuple(recorders), treedef
+
+
+def callable_leaf(value: Any) -> bool:
+    return isinstance(value, Recorder) or callable(value)
+
+
+def _received(tap: Tap) -> Array:
+    return tap.probs.sum(axis=2)
+
+
+def _received_by_query(tap: Tap) -> dict[str, Array]:
+    kind = jax.nn.one_hot(tap.row_kind, len(QUERY_KINDS), axis=1, dtype=jnp.float32)  # [B,3,Q]
+    split = jnp.einsum("bnq,bhqs->nbhs", kind, tap.probs, precision="highest")
+    return dict(zip(QUERY_KINDS, split, strict=True))
+
+
+def _last_row(tap: Tap) -> Array:
+    last = last_real_index(tap.mask)
+    return jnp.where((tap.row_index == last[:, None])[:, None, :, None], tap.probs, 0.0).sum(axis=2)
+
+
+def last_real_index(mask: Array) -> Array:
+    """i32[B]: index of the last real token of each row of mask bool[B,S]."""
+    return mask.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
+
+
+@dataclass(frozen=True)
+class _Maps:
+    heads: tuple[int, ...] | None
+
+    def __call__(self, tap: Tap) -> Array:
+        return tap.probs if self.heads is None else tap.probs[:, jnp.array(self.heads)]
+
+
+def _row_entropy(tap: Tap) -> Array:
+    return -jax.scipy.special.xlogy(tap.probs, tap.probs).sum(axis=-1)
+
+
+def _length(vectors: Array, mask: Array) -> Array:
+    """[B,S,K,D] -> f32[B,K,S]."""
+    length = jnp.sqrt(jnp.square(vectors.astype(jnp.float32)).sum(axis=-1))
+    return jnp.where(mask[:, None, :], length.transpose(0, 2, 1), 0.0)
+
+
+def _key_norm(tap: Tap) -> Array:
+    return _length(tap.k, tap.mask)
+
+
+def _value_norm(tap: Tap) -> Array:
+    return _length(tap.v, tap.mask)
+
+
+def _hidden(tap: Tap) -> Array:
+    return tap.hidden.astype(jnp.float32)
+
+
+def _hidden_max(tap: Tap) -> dict[str, Array]:
+    size = jnp.abs(tap.hidden.astype(jnp.float32))
+    largest = jnp.where(tap.rows, size.max(axis=-1), 0.0)
+    median = jnp.where(tap.rows, jnp.median(size, axis=-1), 0.0)
+    return {"max": largest, "median": median, "dimension": size.argmax(axis=-1)}
