@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
-from jaxsink.checkpoint import assemble
+from jaxsink.checkpoint import MANIFEST, assemble
+from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
 
-from .plan import Piece, Plan, cast, make_plan, read_piece
-from .source import SafetensorsSource, Source, TorchSource
+from .plan import Piece, Plan, cast, check_finite, check_tied_copy, make_plan, read_piece
+from .source import SafetensorsSource, Source
 
 
 def open_source(path: Path) -> Source:
@@ -32,11 +34,15 @@ def open_source(path: Path) -> Source:
         raise JaxsinkError(f"{path} is a file; give the checkpoint's directory, or a .gguf file.")
     if not is_folder:
         raise JaxsinkError(f"there is no checkpoint at {path}.")
+    if MANIFEST in names:
+        raise JaxsinkError(f"{path} is a checkpoint of jaxsink already; jaxsink.load reads it.")
     if "config.json" not in names:
         raise JaxsinkError(f"{path} has no config.json, so it is not a Hugging Face checkpoint.")
     if names & {"model.safetensors", "model.safetensors.index.json"}:
         return SafetensorsSource(path)
     if names & {"pytorch_model.bin", "pytorch_model.bin.index.json"}:
+        from .torch_source import TorchSource
+
         return TorchSource(path)
     raise JaxsinkError(f"{path} has no weights: neither model.safetensors nor pytorch_model.bin, whole or sharded.")
 
@@ -44,14 +50,15 @@ def open_source(path: Path) -> Source:
 def load_directory(path: Path, dtype: str | None, mesh: Mesh | None) -> Model:
     """A Hugging Face directory (or GGUF file) as a model; each device reads only its own shards."""
     source = open_source(path)
-    plan = make_plan(source, str(path))
+    plan = make_plan(source, path)
+    check_tied_copy(plan, source)
     dtype = dtype or plan.dtype
     by_parameter: dict[str, list[Piece]] = defaultdict(list)
-    for piece in plan.pieces:
+    for piece in sorted(plan.pieces, key=lambda piece: piece.layer or 0):
         by_parameter[piece.parameter].append(piece)
 
     def read(name: str, leaf: jax.ShapeDtypeStruct, sharding: Sharding) -> jax.Array:
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: Any) -> np.ndarray:
             if by_parameter[name][0].layer is None:
                 return read_part(plan, source, by_parameter[name][0], dtype, index)
             pieces = by_parameter[name][index[0]]
@@ -62,9 +69,18 @@ def load_directory(path: Path, dtype: str | None, mesh: Mesh | None) -> Model:
     return assemble(plan.config, dtype, mesh, read)
 
 
+def describe_directory(path: Path) -> tuple[ModelConfig, str, dict[str, Any]]:
+    """(config, dtype, source) without reading the weights."""
+    source = open_source(path)
+    plan = make_plan(source, path)
+    return plan.config, plan.dtype, {"kind": source.kind, "path": str(path)}
+
+
 def read_part(plan: Plan, source: Source, piece: Piece, dtype: str, index: tuple[slice, ...]) -> np.ndarray:
     """A shard of one piece; a plain tensor is read only as far as it is needed."""
     whole = all(part == slice(None) for part in index)
-    if whole or not isinstance(piece.rule, str) or len(piece.sources) > 1:
+    if whole or not isinstance(piece.rule, str) or piece.is_split:
         return read_piece(plan, source, piece, dtype)[index]
-    return cast(source.read(piece.sources[0], index), dtype, piece.sources[0])
+    value = source.read(piece.sources[0], index)
+    check_finite(value, piece.sources[0], source)
+    return cast(value, dtype, piece.sources[0])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-import jax
-import ml_dtypes
 import numpy as np
 
 from jaxsink.checkpoint import is_layered, named_leaves, piece_name
@@ -16,7 +16,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.model import abstract
 
 from .families import family_of
-from .source import Source
+from .source import FLOATS, NUMPY, Source
 from .table import Family, From, Settings
 
 
@@ -34,6 +34,11 @@ class Piece:
     def name(self) -> str:
         return piece_name(self.parameter, self.layer)
 
+    @property
+    def is_split(self) -> bool:
+        """One source tensor per expert."""
+        return "{expert}" in (self.rule.source if isinstance(self.rule, From) else self.rule)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -45,25 +50,41 @@ class Plan:
     pieces: tuple[Piece, ...]
     tied_copy: str | None  # a tensor that must repeat the embedding
 
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(piece.shape) for piece in self.pieces)
+
     def bytes(self, dtype: str) -> int:
-        return sum(int(np.prod(piece.shape)) for piece in self.pieces) * jax.numpy.dtype(dtype).itemsize
+        return self.parameters * np.dtype(NUMPY[dtype]).itemsize
 
 
-def make_plan(source: Source, where: str, ignore_settings: frozenset[str] = frozenset()) -> Plan:
+def make_plan(source: Source, path: Path, ignore_settings: frozenset[str] = frozenset()) -> Plan:
+    """Everything that can be checked without reading the weights."""
+    where = str(path / "config.json" if path.is_dir() else path)
     family = family_of(source.config, where)
     settings = Settings(source.config, where, ignore_settings)
-    config = family.configure(settings)
+    try:
+        config = family.configure(settings)
+    except JaxsinkError as error:  # those of ModelConfig do not know the file
+        raise JaxsinkError(str(error).replace("config: ", f"{where}: ", 1)) from error
     settings.finish()
-    more_eos = Settings(source.generation, f"{where} (generation_config.json)").ids("eos_token_id")
+    more_eos = Settings(source.generation, str(path / "generation_config.json")).ids("eos_token_id")
     config = config.replace(eos_ids=tuple(dict.fromkeys((*config.eos_ids, *(i for i in more_eos if i < config.vocab)))))
 
+    experts = config.experts.count if config.experts else 1
+    if config.layers * experts > len(source.tensors):  # before listing what may be millions of names
+        raise JaxsinkError(
+            f"{where} asks for {config.layers} layers, and {path} has only {len(source.tensors)} tensors."
+        )
     pieces = tuple(list_pieces(family, config, source))
     tied_copy = family.tied_head if config.tied and family.tied_head in source.tensors else None
-    check_names(family, config, source, pieces, tied_copy, where)
+    check_names(family, config, source, pieces, tied_copy, path)
     for piece in pieces:
         check_tensors(piece, config, source)
-    if tied_copy is not None and source.tensors[tied_copy].shape != (config.vocab, config.width):
-        raise JaxsinkError(f"tensor {tied_copy!r} should repeat the embedding, but has another shape.")
+    if tied_copy is not None:
+        check_tensor(tied_copy, (config.vocab, config.width), source)
+    order = {name: number for number, name in enumerate(source.tensors)}
+    pieces = tuple(sorted(pieces, key=lambda piece: order[piece.sources[0]]))  # as the files have them
     return Plan(family, config, common_dtype(source, pieces), pieces, tied_copy)
 
 
@@ -80,12 +101,12 @@ def list_pieces(family: Family, config: ModelConfig, source: Source) -> Iterator
 
 
 def check_names(
-    family: Family, config: ModelConfig, source: Source, pieces: tuple[Piece, ...], tied_copy: str | None, where: str
+    family: Family, config: ModelConfig, source: Source, pieces: tuple[Piece, ...], tied_copy: str | None, path: Path
 ) -> None:
     wanted = Counter(name for piece in pieces for name in piece.sources)
     missing = [name for name in wanted if name not in source.tensors]
     if missing:
-        raise JaxsinkError(f"tensor {missing[0]!r} is missing from {where}{_more(missing)}.")
+        raise JaxsinkError(f"tensor {source.shown(missing[0])!r} is missing from {path}{_more(missing)}.")
     harmless = {
         pattern.format(prefix=prefix, layer=layer)
         for pattern in family.harmless_tensors
@@ -94,7 +115,7 @@ def check_names(
     }
     extra = [name for name in source.tensors if name not in wanted and name not in harmless and name != tied_copy]
     if extra:
-        raise JaxsinkError(f"tensor {extra[0]!r} of {where} has no place in a {family.name} model{_more(extra)}.")
+        raise JaxsinkError(f"tensor {extra[0]!r} of {path} has no place in a {family.name} model{_more(extra)}.")
 
 
 def _more(names: list[str]) -> str:
@@ -102,17 +123,25 @@ def _more(names: list[str]) -> str:
 
 
 def check_tensors(piece: Piece, config: ModelConfig, source: Source) -> None:
-    expected = piece.shape[1:] if len(piece.sources) > 1 else piece.shape
+    expected = piece.shape[1:] if piece.is_split else piece.shape
     if isinstance(piece.rule, From):
         expected = piece.rule.shape(expected)
     for name in piece.sources:
-        info = source.tensors[name]
-        if not info.is_float:
-            raise JaxsinkError(f"tensor {name!r} in {info.file} has the type {info.dtype}; weights must be floating point.")
-        if info.shape != expected:
-            raise JaxsinkError(
-                f"tensor {name!r} in {info.file} has the shape {list(info.shape)}, where the config asks for {list(expected)}."
-            )
+        check_tensor(name, expected, source)
+
+
+def check_tensor(name: str, expected: tuple[int, ...], source: Source) -> None:
+    info = source.tensors[name]
+    if not info.is_float:
+        raise JaxsinkError(
+            f"tensor {source.shown(name)!r} in {info.file} has the type {info.dtype}; "
+            f"weights must be {', '.join(FLOATS.values())}."
+        )
+    if info.shape != expected:
+        have, want = list(info.shape), list(expected)
+        raise JaxsinkError(
+            f"tensor {source.shown(name)!r} in {info.file} has the shape {have}, where the config asks for {want}."
+        )
 
 
 def common_dtype(source: Source, pieces: tuple[Piece, ...]) -> str:
@@ -122,18 +151,38 @@ def common_dtype(source: Source, pieces: tuple[Piece, ...]) -> str:
 
 def read_piece(plan: Plan, source: Source, piece: Piece, dtype: str) -> np.ndarray:
     """The array of one piece, in our layout and type; damaged numbers are errors."""
-    parts = [take_tensor(plan, source, piece.rule, name) for name in piece.sources]
-    value = np.stack(parts) if len(parts) > 1 or piece.shape != parts[0].shape else parts[0]
-    if value.shape != piece.shape:
-        raise JaxsinkError(f"tensor {piece.sources[0]!r} became {value.shape} instead of {piece.shape}.")
-    return np.ascontiguousarray(cast(value, dtype, piece.sources[0]))
+    parts = [cast(take_tensor(plan, source, piece.rule, name), dtype, name) for name in piece.sources]
+    value = np.ascontiguousarray(np.stack(parts) if piece.is_split else parts[0])
+    assert value.shape == piece.shape, (piece, value.shape)
+    return value
 
 
 def take_tensor(plan: Plan, source: Source, rule: str | From, name: str) -> np.ndarray:
     value = source.read(name)
-    if not all_finite(value):
-        raise JaxsinkError(f"tensor {name!r} in {source.tensors[name].file} holds NaN or infinite numbers.")
+    check_finite(value, name, source)
     return rule.take(value, plan.config) if isinstance(rule, From) else value
+
+
+def check_finite(value: np.ndarray, name: str, source: Source) -> None:
+    if not all_finite(value):
+        file = source.tensors[name].file
+        raise JaxsinkError(f"tensor {source.shown(name)!r} in {file} holds NaN or infinite numbers.")
+
+
+def check_tied_copy(plan: Plan, source: Source) -> None:
+    """Where the head is the embedding, a head that is stored all the same must be equal to it."""
+    if plan.tied_copy is None:
+        return
+    embedding = next(piece.sources[0] for piece in plan.pieces if piece.parameter == "embedding")
+    rows = max(1, (64 << 20) // (4 * plan.config.width))
+    for start in range(0, plan.config.vocab, rows):
+        part = (slice(start, min(start + rows, plan.config.vocab)), slice(None))
+        head, base = (source.read(name, part).astype(np.float32) for name in (plan.tied_copy, embedding))
+        if not np.array_equal(head, base, equal_nan=True):  # NaN has its own message
+            file = source.tensors[plan.tied_copy].file
+            raise JaxsinkError(
+                f"tensor {plan.tied_copy!r} in {file} differs from the embedding, but the config ties them."
+            )
 
 
 def all_finite(value: np.ndarray) -> bool:
@@ -146,7 +195,7 @@ def all_finite(value: np.ndarray) -> bool:
 
 
 def cast(value: np.ndarray, dtype: str, name: str) -> np.ndarray:
-    target = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    target = np.dtype(NUMPY[dtype])
     if value.dtype == target:
         return value
     with np.errstate(over="ignore"):

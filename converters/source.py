@@ -1,22 +1,27 @@
-"""Where tensors come from: safetensors files, PyTorch .bin files or a GGUF file, behind one small class.
+"""Where tensors come from: one small class, and the Hugging Face directory with safetensors files behind it.
 
-A source lists every tensor up front and reads one at a time; nothing keeps the files mapped between two reads, so memory
-stays at one tensor. Damaged files are `JaxsinkError`s that name the file.
+A source lists every tensor up front and reads one at a time; nothing keeps the files mapped between two reads, so
+memory stays at one tensor, and a disk that fails is an error and not a crash. Damaged files are `JaxsinkError`s that
+name the file. The other sources are in torch_source.py and gguf_source.py.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
+from jaxsink.checkpoint import first_line
 from jaxsink.errors import JaxsinkError
 
 FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+NUMPY = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,10 @@ class Source(ABC):
     def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
         """The tensor, or the part of it that `index` names."""
 
+    def shown(self, name: str) -> str:
+        """The name that the file itself has for a tensor."""
+        return name
+
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
@@ -52,10 +61,17 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise JaxsinkError(f"cannot read {path}: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise JaxsinkError(f"{path} is not valid JSON ({error}).") from error
+        raise JaxsinkError(f"{path} is not valid JSON ({first_line(error)}); download it again.") from error
     if not isinstance(value, dict):
         raise JaxsinkError(f"{path} must hold a JSON object, not {type(value).__name__}.")
     return value
+
+
+def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any], list[Path]]:
+    """(config.json, generation_config.json or {}, the files that are there)."""
+    files = [folder / name for name in ("config.json", "generation_config.json") if os.path.lexists(folder / name)]
+    config, *generation = [read_json(file) for file in files]
+    return config, generation[0] if generation else {}, files
 
 
 def list_shards(folder: Path, single: str) -> tuple[list[Path], dict[str, Path] | None, list[Path]]:
@@ -67,7 +83,7 @@ def list_shards(folder: Path, single: str) -> tuple[list[Path], dict[str, Path] 
         return [folder / single], None, []
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise JaxsinkError(f"{index} has no weight_map.")
+        raise JaxsinkError(f"{index} has no weight_map; download it again.")
     where = {}
     for name, file in weight_map.items():
         if not isinstance(file, str) or Path(file).name != file:
@@ -78,13 +94,18 @@ def list_shards(folder: Path, single: str) -> tuple[list[Path], dict[str, Path] 
     return sorted(set(where.values())), where, [index]
 
 
-def check_against_index(folder: Path, found: dict[str, TensorInfo], where: dict[str, Path] | None) -> None:
-    for name in found if where is not None else ():
-        if where is not None and where.get(name) != found[name].file:
-            raise JaxsinkError(f"{found[name].file} holds tensor {name!r}, but the index of {folder} does not place it there.")
-    for name in where or ():
+def check_against_index(found: dict[str, TensorInfo], where: dict[str, Path] | None) -> None:
+    """The index must name every tensor of the files, and each where it is."""
+    if where is None:
+        return
+    for name, info in found.items():
+        if where.get(name) != info.file:
+            raise JaxsinkError(
+                f"{info.file} holds tensor {name!r}, but the index of its folder does not place it there."
+            )
+    for name, file in where.items():
         if name not in found:
-            raise JaxsinkError(f"tensor {name!r} is missing from {(where or {})[name]}, where the index places it.")
+            raise JaxsinkError(f"tensor {name!r} is missing from {file}, where the index places it.")
 
 
 def add_tensor(tensors: dict[str, TensorInfo], name: str, info: TensorInfo) -> None:
@@ -97,26 +118,34 @@ class SafetensorsSource(Source):
     kind = "safetensors"
 
     def __init__(self, folder: Path):
-        self.config = read_json(folder / "config.json")
-        self.generation = read_json(folder / "generation_config.json") if _exists(folder, "generation_config.json") else {}
+        self.config, self.generation, settings = read_settings(folder)
         weights, where, index = list_shards(folder, "model.safetensors")
         self.tensors = {}
+        self._offsets: dict[str, int] = {}
         for file in weights:
-            with _open(file) as opened:
-                for name in opened.keys():  # noqa: SIM118 - not a dictionary
-                    part = opened.get_slice(name)
-                    dtype = part.get_dtype()
-                    add_tensor(self.tensors, name, TensorInfo(tuple(part.get_shape()), FLOATS.get(dtype, dtype), file))
-        check_against_index(folder, self.tensors, where)
-        self.files = [folder / "config.json", *index, *weights]
+            for name, (dtype, shape, offset) in read_header(file).items():
+                add_tensor(self.tensors, name, TensorInfo(shape, FLOATS.get(dtype, dtype), file))
+                self._offsets[name] = offset
+        check_against_index(self.tensors, where)
+        self.files = [*settings, *index, *weights]
 
     def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
-        with _open(self.tensors[name].file) as opened:
-            return opened.get_tensor(name) if index is None else opened.get_slice(name)[index]
+        info = self.tensors[name]
+        if index is None:
+            return read_array(info.file, self._offsets[name], info.shape, info.dtype, name)
+        with _open(info.file) as opened:
+            return opened.get_slice(name)[index]
 
 
-def _exists(folder: Path, name: str) -> bool:
-    return (folder / name).exists()
+def read_header(file: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """{tensor: (type, shape, offset in the file)} in the order of the file, which safetensors has checked for us."""
+    with _open(file) as opened, file.open("rb") as raw:
+        start = 8 + int.from_bytes(raw.read(8), "little")
+        header = json.loads(raw.read(start - 8))
+        return {
+            name: (header[name]["dtype"], tuple(header[name]["shape"]), start + header[name]["data_offsets"][0])
+            for name in opened.offset_keys()
+        }
 
 
 def _open(file: Path) -> Any:
@@ -129,70 +158,28 @@ def _open(file: Path) -> Any:
     except FileNotFoundError as error:
         raise JaxsinkError(f"{file} is missing.") from error
     except OSError as error:
-        raise JaxsinkError(f"cannot read {file}: {error.strerror or error}.") from error
+        raise JaxsinkError(f"cannot read {file}: {error.strerror or first_line(error)}.") from error
     except SafetensorError as error:
-        raise JaxsinkError(f"{file} is not a whole safetensors file ({error}); download it again.") from error
+        what = first_line(error)
+        raise JaxsinkError(f"{file} is not a whole safetensors file ({what}); download it again.") from error
 
 
-class TorchSource(Source):
-    """PyTorch .bin files, read by torch's weights-only loader, which builds tensors and runs nothing."""
-
-    kind = "torch"
-
-    def __init__(self, folder: Path):
-        self.config = read_json(folder / "config.json")
-        self.generation = read_json(folder / "generation_config.json") if _exists(folder, "generation_config.json") else {}
-        weights, where, index = list_shards(folder, "pytorch_model.bin")
-        self._loaded: tuple[Path, dict[str, Any]] | None = None
-        self.tensors = {}
-        for file in weights:
-            for name, tensor in self._state(file).items():
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                add_tensor(self.tensors, name, TensorInfo(tuple(tensor.shape), dtype, file))
-        check_against_index(folder, self.tensors, where)
-        self.files = [folder / "config.json", *index, *weights]
-
-    def _state(self, file: Path) -> dict[str, Any]:
-        """The tensors of one file, mapped rather than read; the last file stays open."""
-        if self._loaded is None or self._loaded[0] != file:
-            self._loaded = None
-            self._loaded = (file, load_torch_file(file))
-        return self._loaded[1]
-
-    def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
-        import ml_dtypes
-        import torch
-
-        tensor = self._state(self.tensors[name].file)[name]
-        tensor = (tensor if index is None else tensor[index]).contiguous()
-        if tensor.dtype == torch.bfloat16:
-            return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
-        return tensor.numpy().copy()
+def read_array(file: Path, offset: int, shape: tuple[int, ...], dtype: str, name: str) -> np.ndarray:
+    """One tensor, read rather than mapped: a mapped file that cannot be read would kill the process."""
+    value = np.empty(shape, NUMPY[dtype])
+    read_bytes(file, offset, value.reshape(-1).view(np.uint8), name)
+    return value
 
 
-def load_torch_file(file: Path) -> dict[str, Any]:
+def read_bytes(file: Path, offset: int, into: np.ndarray, name: str) -> None:
     try:
-        import torch
-    except ImportError as error:
-        raise JaxsinkError(
-            f"{file} is a PyTorch file, and reading it needs torch: pip install 'jaxsink[convert]', "
-            "or get the model as safetensors."
-        ) from error
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except FileNotFoundError as error:
-        raise JaxsinkError(f"{file} is missing.") from error
+        with file.open("rb", buffering=0) as raw:
+            raw.seek(offset)
+            left = into.data
+            while left.nbytes:
+                count = raw.readinto(left)
+                if not count:
+                    raise JaxsinkError(f"{file} ends within tensor {name!r}; download it again.")
+                left = left[count:]
     except OSError as error:
-        raise JaxsinkError(f"cannot read {file}: {error.strerror or error}.") from error
-    except Exception as error:  # torch raises many kinds for damaged or hostile files
-        what = "holds code, not only tensors" if "WeightsUnpickler" in str(error) or "weights" in str(error).lower() else ""
-        what = what or f"cannot be read as a PyTorch file ({_first_line(error)})"
-        raise JaxsinkError(f"{file} {what}; it was not loaded.") from error
-    if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
-        raise JaxsinkError(f"{file} does not hold a dictionary of tensors.")
-    return state
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:160] if lines else type(error).__name__
+        raise JaxsinkError(f"cannot read tensor {name!r} from {file}: {error.strerror}.") from error

@@ -6,6 +6,7 @@ tensor that no entry names, a parameter that no tensor fills, and a setting that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,16 +29,24 @@ HARMLESS = frozenset(
     remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id
     suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
     transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache
-    """.split()
+    """.split()  # noqa: SIM905 - a list of words
 )
 # … and those that would change the computation, unless they have these values.
 FIXED: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
     "pruned_heads": ({}, None),
+    "quantization_config": (None,),
     "tie_encoder_decoder": (False,),
 }
 _MISSING = object()
+MOST_LAYERS, LARGEST_SIZE = 1 << 12, 1 << 24  # beyond these a config is damaged, not large
+
+
+def short(value: Any) -> str:
+    """A value for a message; some are as long as a file."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class Settings:
@@ -57,17 +66,35 @@ class Settings:
             if default is _MISSING:
                 raise JaxsinkError(f"{self.where}: {key!r} is missing.")
             return default
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53:
             value = float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise JaxsinkError(f"{self.where}: {key!r} must be of type {kind.__name__}, not {value!r}.")
+            raise JaxsinkError(f"{self.where}: {key!r} must be of type {kind.__name__}, not {short(value)}.")
+        return value
+
+    def size(self, key: str, default: Any = _MISSING, most: int = LARGEST_SIZE) -> Any:
+        """A count of something: a positive whole number."""
+        value = self.take(key, int, default)
+        if value is not default and not 1 <= value <= most:
+            raise JaxsinkError(f"{self.where}: {key!r} must be a whole number from 1 to {most}, not {short(value)}.")
+        return value
+
+    def positive(self, key: str, default: Any = _MISSING, least: float = 0.0) -> Any:
+        """A positive finite number (JSON as Python reads it may hold NaN)."""
+        value = self.take(key, float, default)
+        if value is not default and not (0 < value < math.inf and value >= least):
+            bound = f"of at least {least:g}" if least else "above 0"
+            raise JaxsinkError(f"{self.where}: {key!r} must be a number {bound}, not {short(value)}.")
         return value
 
     def pin(self, key: str, *allowed: Any) -> None:
         """The computation is right only for these values of `key`; a missing key is fine."""
         self.known.add(key)
-        if key in self.values and self.values[key] not in allowed:
-            raise JaxsinkError(f"{self.where}: {key!r} = {self.values[key]!r} is not supported (only {allowed[0]!r} is).")
+        value = self.values.get(key, allowed[0])
+        if value not in allowed:
+            raise JaxsinkError(
+                f"{self.where}: {key!r} = {short(value)} is not supported (only {short(allowed[0])} is)."
+            )
 
     def harmless(self, *keys: str) -> None:
         """Settings of this family that do not change what the model computes."""
@@ -79,7 +106,7 @@ class Settings:
         value = self.values.get(key)
         values = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-            raise JaxsinkError(f"{self.where}: {key!r} must be a token id or a list of them, not {value!r}.")
+            raise JaxsinkError(f"{self.where}: {key!r} must be a token id or a list of them, not {short(value)}.")
         return tuple(v for v in values if v >= 0)
 
     def id(self, key: str) -> int | None:
@@ -91,9 +118,16 @@ class Settings:
         if unknown:
             key = unknown[0]
             raise JaxsinkError(
-                f"{self.where}: jaxsink does not know the setting {key!r} (= {self.values[key]!r}), which may change the "
-                f"model; if it does not, pass --ignore-setting {key}."
+                f"{self.where}: jaxsink does not know the setting {key!r} (= {short(self.values[key])}), which may "
+                f"change the model; if it does not, pass --ignore-setting {key}."
             )
+
+
+def split_width(settings: Settings, width: int, heads: int) -> int:
+    """The head size of models whose heads share the width evenly."""
+    if width % heads:
+        raise JaxsinkError(f"{settings.where}: a width of {width} cannot be shared evenly by {heads} heads.")
+    return width // heads
 
 
 def read_rope(settings: Settings, default_theta: float = 10000.0) -> dict[str, Any]:
@@ -101,10 +135,10 @@ def read_rope(settings: Settings, default_theta: float = 10000.0) -> dict[str, A
     newer = settings.take("rope_parameters", dict, None)
     if newer is not None:
         inner = Settings(newer, f"{settings.where}: rope_parameters")
-        theta = inner.take("rope_theta", float, settings.take("rope_theta", float, default_theta))
+        theta = inner.positive("rope_theta", settings.positive("rope_theta", default_theta, 1.01), 1.01)
         settings.harmless("rope_scaling")
     else:
-        theta = settings.take("rope_theta", float, default_theta)
+        theta = settings.positive("rope_theta", default_theta, 1.01)
         scaling = settings.take("rope_scaling", dict, None)
         if scaling is None:
             return {"rope_theta": theta}
@@ -112,29 +146,30 @@ def read_rope(settings: Settings, default_theta: float = 10000.0) -> dict[str, A
     kind = inner.take("rope_type", str, None) or inner.take("type", str, "default")
     inner.harmless("type")
     inner.pin("partial_rotary_factor", 1.0)
-    length = inner.take("original_max_position_embeddings", int, 0)
-    max_positions = settings.take("max_position_embeddings", int, 4096)
+    length = inner.size("original_max_position_embeddings", None) or settings.size("max_position_embeddings", 4096)
     if kind == "default":
         inner.finish()
         return {"rope_theta": theta}
-    factor = inner.take("factor", float)
+    if kind not in ("linear", "llama3", "yarn"):
+        raise JaxsinkError(f"{inner.where}: rope type {kind!r} is not supported (linear, llama3 and yarn are).")
+    factor = inner.positive("factor", least=1.0)
     if kind == "linear":
         scaling = RopeScaling("linear", factor)
     elif kind == "llama3":
-        low, high = inner.take("low_freq_factor", float), inner.take("high_freq_factor", float)
-        scaling = RopeScaling("llama3", factor, length or max_positions, low, high)
-    elif kind == "yarn":
+        low, high = inner.positive("low_freq_factor"), inner.positive("high_freq_factor")
+        if not low < high:
+            raise JaxsinkError(f"{inner.where}: 'low_freq_factor' {low:g} must be below 'high_freq_factor' {high:g}.")
+        scaling = RopeScaling("llama3", factor, length, low, high)
+    else:
         scaling = RopeScaling(
             "yarn",
             factor,
-            length or max_positions,
-            beta_fast=inner.take("beta_fast", float, 32.0),
-            beta_slow=inner.take("beta_slow", float, 1.0),
-            attention_factor=inner.take("attention_factor", float, None),
+            length,
+            beta_fast=inner.positive("beta_fast", 32.0),
+            beta_slow=inner.positive("beta_slow", 1.0),
+            attention_factor=inner.positive("attention_factor", None),
         )
         inner.pin("truncate", True)
-    else:
-        raise JaxsinkError(f"{inner.where}: rope type {kind!r} is not supported (linear, llama3 and yarn are).")
     inner.finish()
     return {"rope_theta": theta, "rope_scaling": scaling}
 

@@ -1,29 +1,53 @@
-"""jaxsink: attention sinks in masked diffusion and autoregressive language models, in JAX."""
+"""jaxsink: attention sinks in masked diffusion and autoregressive language models, in JAX.
 
-from jaxsink import record
-from jaxsink.checkpoint import load, save
-from jaxsink.config import Experts, ModelConfig, RopeScaling
-from jaxsink.errors import JaxsinkError
-from jaxsink.model import Model, Output, abstract, forward, init
-from jaxsink.presets import PRESETS, preset
+Names are imported on first use, so that `import jaxsink` and the command line start at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from jaxsink.version import __version__
 
+if TYPE_CHECKING:
+    from jaxsink import parallel, record
+    from jaxsink.checkpoint import load, save
+    from jaxsink.config import Experts, ModelConfig, RopeScaling
+    from jaxsink.errors import JaxsinkError
+    from jaxsink.model import Model, Output, abstract, forward, init
+    from jaxsink.presets import PRESETS, preset
+    from jaxsink.tokenizer import Tokenizer
+
+_HOME = {
+    "parallel": "jaxsink.parallel",
+    "record": "jaxsink.record",
+    "load": "jaxsink.checkpoint",
+    "save": "jaxsink.checkpoint",
+    "Experts": "jaxsink.config",
+    "ModelConfig": "jaxsink.config",
+    "RopeScaling": "jaxsink.config",
+    "JaxsinkError": "jaxsink.errors",
+    "Model": "jaxsink.model",
+    "Output": "jaxsink.model",
+    "abstract": "jaxsink.model",
+    "forward": "jaxsink.model",
+    "init": "jaxsink.model",
+    "PRESETS": "jaxsink.presets",
+    "preset": "jaxsink.presets",
+    "Tokenizer": "jaxsink.tokenizer",
+}
+
+__all__ = [  # noqa: RUF022 - the order of _HOME
+    "parallel", "record", "load", "save", "Experts", "ModelConfig", "RopeScaling", "JaxsinkError", "Model", "Output",
+    "abstract", "forward", "init", "PRESETS", "preset", "Tokenizer", "__version__",
+]  # fmt: skip
 
 
-__all__ = [
-    "PRESETS",
-    "Experts",
-    "JaxsinkError",
-    "Model",
-    "ModelConfig",
-    "Output",
-    "RopeScaling",
-    "__version__",
-    "abstract",
-    "forward",
-    "init",
-    "load",
-    "preset",
-    "record",
-    "save",
-]
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'jaxsink' has no attribute {name!r}")
+    module = import_module(_HOME[name])
+    return module if _HOME[name] == f"jaxsink.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

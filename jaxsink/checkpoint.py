@@ -6,18 +6,18 @@
       tokenizer.json … as the source had them
 
 One array per layer keeps a conversion's memory at a few tensors, whatever the model. Everything is written beside the
-target and renamed at the end, so a directory that exists is complete.
+target and renamed at the end (see jaxsink.atomic), so a directory that exists is complete.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, Sharding
 
+from jaxsink.atomic import new_directory
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model, abstract
@@ -46,16 +47,26 @@ def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = No
 
     dtype: a name such as "float32" or a JAX dtype; None = as stored. mesh: restore straight into its shards.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     dtype = None if dtype is None else dtype_name(dtype)
     if (path / MANIFEST).is_file():
         return Reader(path).model(dtype, mesh)
     if not path.exists():
-        raise JaxsinkError(f"there is no checkpoint at {path}; give a converted checkpoint or a Hugging Face directory.")
-    readers = entry_points(group="jaxsink.formats")
-    if not readers:
+        raise JaxsinkError(f"there is no checkpoint at {path}; give a converted one or a Hugging Face directory.")
+    return foreign_formats(path).load_directory(path, dtype, mesh)
+
+
+def foreign_formats(path: Path) -> Any:
+    """The module that reads other people's checkpoints; it is a plug-in, because it knows us and we not it."""
+    found = list(entry_points(group="jaxsink.formats"))
+    if not found:
         raise JaxsinkError(f"{path} is not a converted checkpoint, and the converters are not installed.")
-    return next(iter(readers)).load()(path, dtype, mesh)
+    return found[0].load()
+
+
+def describe_foreign(path: Path) -> tuple[ModelConfig, str, dict[str, Any]]:
+    """(config, dtype, source) of a Hugging Face directory or a GGUF file, without reading its weights."""
+    return foreign_formats(path).describe_directory(path)
 
 
 def save(model: Model, path: str | os.PathLike[str], source: dict[str, Any] | None = None) -> None:
@@ -104,19 +115,26 @@ def assemble(
 ) -> Model:
     """Build a model, largest parameters first, each read straight into its place."""
     leaves, treedef = named_leaves(abstract(config, dtype))
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    device = on_one_device()
     arrays: dict[str, Array] = {}
     for name, leaf in sorted(leaves, key=lambda item: -item[1].size):
         arrays[name] = read(name, leaf, device if mesh is None else sharding_of(name, len(leaf.shape), config, mesh))
     return jax.tree.unflatten(treedef, [arrays[name] for name, _ in leaves])
 
 
+def on_one_device() -> Sharding:
+    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+
 @dataclass
 class Writer:
-    """Collects arrays and hands them to Orbax in groups; see `writer`."""
+    """Collects arrays and hands them to Orbax in groups, which it writes while the next group is made; see `writer`."""
 
     folder: Path
+    manifest: dict[str, Any]
     group: dict[str, np.ndarray] = field(default_factory=dict)
+    writing: Any = None  # the group before, on its way to the disk
+    finished: bool = False
 
     def add_parameter(self, name: str, value: np.ndarray) -> None:
         """A whole parameter, [L, …] for those of the layers."""
@@ -132,15 +150,41 @@ class Writer:
             self.flush()
 
     def flush(self) -> None:
+        self.wait()
         if self.group:
             ocp = orbax()
-            with ocp.Context(array_options=_saving(ocp)):
-                ocp.partial.save(self.folder / WEIGHTS, self.group)
+            with self._errors(), ocp.Context(array_options=_saving(ocp)):
+                self.writing = ocp.partial.save_async(self.folder / WEIGHTS, self.group)
             self.group = {}
 
+    def wait(self) -> None:
+        """Until the group before is on the disk."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            with self._errors():
+                writing.result()
+
     def finish(self) -> None:
-        self.flush()
-        orbax().partial.finalize(self.folder / WEIGHTS)
+        """Complete the checkpoint, still beside its target; from here on a `Reader` can check it."""
+        if not self.finished:
+            self.flush()
+            self.wait()
+            with self._errors():
+                orbax().partial.finalize(self.folder / WEIGHTS)
+            (self.folder / MANIFEST).write_text(json.dumps(self.manifest, indent=2) + "\n", encoding="utf-8")
+            self.finished = True
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What the system says about the disk reaches us as the text of a ValueError."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            code = re.search(r"os_error_code='(\d+)'", str(error))
+            what = os.strerror(int(code[1])) if code else first_line(error)
+            raise JaxsinkError(
+                f"cannot write to {self.folder.parent}: {what}; nothing half-written is left."
+            ) from error
 
 
 @contextmanager
@@ -152,58 +196,22 @@ def writer(
     overwrite: bool = False,
 ) -> Iterator[Writer]:
     """Write a checkpoint; nothing appears at `path` unless the block ends well. `source` may be filled inside it."""
-    path = Path(os.path.abspath(Path(path).expanduser()))
-    if path.exists() and not overwrite:
-        raise JaxsinkError(f"{path} exists already; choose another place, or overwrite it (--overwrite).")
-    with _exclusive(path.parent / f".{path.name}.partial") as folder:
-        out = Writer(folder)
-        yield out
-        out.finish()
-        manifest = {
-            "format": FORMAT,
-            "jaxsink": __version__,
-            "dtype": dtype,
-            "parameters": sum(leaf.size for _, leaf in named_leaves(abstract(config))[0]),
-            "config": config.to_dict(),
-            "source": source,
-        }
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-        _replace(folder, path)
-
-
-@contextmanager
-def _exclusive(folder: Path) -> Iterator[Path]:
-    """An empty folder that only this process writes to; it is gone afterwards, unless it was renamed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise JaxsinkError(f"cannot write to {folder.parent}: {error.strerror}.") from error
-    try:
+    manifest = {
+        "format": FORMAT,
+        "jaxsink": __version__,
+        "dtype": dtype,
+        "parameters": sum(leaf.size for _, leaf in named_leaves(abstract(config))[0]),
+        "config": config.to_dict(),
+        "source": source,
+    }
+    with new_directory(Path(os.path.realpath(os.path.expanduser(path))), MANIFEST, overwrite) as folder:
+        out = Writer(folder, manifest)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise JaxsinkError(f"another process is writing to {folder}; wait for it to end.") from error
-        for left in folder.iterdir():  # what an interrupted run left behind
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        try:
-            yield folder
+            yield out
+            out.finish()
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(handle)
-
-
-def _replace(folder: Path, path: Path) -> None:
-    """Rename the finished folder into place; an old checkpoint there goes only once the new one is complete."""
-    if path.exists():
-        old = path.parent / f".{path.name}.old"
-        shutil.rmtree(old, ignore_errors=True)
-        path.rename(old)
-        folder.rename(path)
-        shutil.rmtree(old)
-    else:
-        folder.rename(path)
+            with suppress(JaxsinkError):  # the block failed: its own error counts
+                out.wait()
 
 
 class Reader:
@@ -211,42 +219,70 @@ class Reader:
 
     def __init__(self, path: Path):
         self.path = Path(os.path.abspath(path))
+        manifest = self.path / MANIFEST
         try:
-            self.manifest = json.loads((path / MANIFEST).read_text())
+            self.manifest = json.loads(manifest.read_text(encoding="utf-8"))
             if self.manifest["format"] != FORMAT:
-                raise JaxsinkError(f"{path} has checkpoint format {self.manifest['format']}, this jaxsink reads {FORMAT}.")
+                raise JaxsinkError(f"checkpoint format {self.manifest['format']}, where this jaxsink reads {FORMAT}")
             self.config = ModelConfig.from_dict(self.manifest["config"])
             self.dtype = dtype_name(self.manifest["dtype"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise JaxsinkError(f"{path / MANIFEST} is damaged ({error}); convert the checkpoint again.") from error
+            self.source = dict(self.manifest["source"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, JaxsinkError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else first_line(error).rstrip(".")
+            raise JaxsinkError(f"{manifest} cannot be used ({what}); convert the checkpoint again.") from error
 
     def pieces(self, wanted: dict[str, Any]) -> dict[str, Array]:
-        """Restore the named pieces; `wanted` maps each to a ShapeDtypeStruct, with or without a sharding."""
+        """Restore the named pieces; `wanted` maps each to a ShapeDtypeStruct with a sharding."""
         ocp = orbax()
         loading = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
         try:
             with ocp.Context(pytree_options=loading):
                 return ocp.load(self.path / WEIGHTS, wanted)
-        except (OSError, ValueError, KeyError) as error:
-            what = str(error).strip().splitlines()[0][:200]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            what = first_line(error)
             raise JaxsinkError(f"{self.path} is damaged ({what}); convert the checkpoint again.") from error
 
     def model(self, dtype: str | None, mesh: Mesh | None) -> Model:
         def read(name: str, leaf: jax.ShapeDtypeStruct, sharding: Sharding) -> Array:
             if not is_layered(name):
                 return self.pieces({name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)})[name]
-            part = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=_without_first_axis(sharding))
-            names = [piece_name(name, layer) for layer in range(leaf.shape[0])]
-            parts = self.pieces(dict.fromkeys(names, part))
-            return jax.jit(lambda *xs: jnp.stack(xs), out_shardings=sharding)(*[parts[n] for n in names])
+            return self._layers(name, leaf, sharding)
 
         return assemble(self.config, dtype or self.dtype, mesh, read)
+
+    def _layers(self, name: str, leaf: jax.ShapeDtypeStruct, sharding: Sharding) -> Array:
+        """A stacked parameter, filled a few layers at a time, so that it never exists twice."""
+        part = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=_without_first_axis(sharding))
+        names = [piece_name(name, layer) for layer in range(leaf.shape[0])]
+        step = max(1, GROUP_BYTES // max(1, part.size * part.dtype.itemsize))
+
+        def read(start: int) -> list[Array]:
+            parts = self.pieces(dict.fromkeys(names[start : start + step], part))
+            return [parts[n] for n in names[start : start + step]]
+
+        if step >= len(names):
+            return jax.jit(lambda *xs: jnp.stack(xs), out_shardings=sharding)(*read(0))
+        whole = jax.jit(lambda: jnp.zeros(leaf.shape, leaf.dtype), out_shardings=sharding)()
+
+        @partial(jax.jit, donate_argnums=0, out_shardings=sharding)
+        def put(whole: Array, start: Array, *parts: Array) -> Array:
+            return jax.lax.dynamic_update_slice_in_dim(whole, jnp.stack(parts), start, axis=0)
+
+        for start in range(0, len(names), step):
+            whole = put(whole, jnp.asarray(start), *read(start))
+        return whole
 
 
 def _without_first_axis(sharding: Sharding) -> Sharding:
     if isinstance(sharding, jax.sharding.NamedSharding):
         return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*sharding.spec[1:]))
     return sharding
+
+
+def first_line(error: BaseException) -> str:
+    """What a library's error says, short enough for a sentence."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
 
 
 def orbax() -> Any:

@@ -59,7 +59,8 @@ class Tokenizer:
     def load(cls, path: str | Path, family: str | None = None) -> Tokenizer:
         """Read the tokenizer of a model directory, or of a converted checkpoint (its root or ``tokenizer/``).
 
-        family: "llada", "mmada", "dream" … chooses the chat template; without it config.json's model_type does.
+        family: "llada", "mmada", "dream" … chooses the chat template; without it the family in jaxsink.json or
+            config.json does.
         """
         root = Path(path)
         if not root.is_dir():
@@ -69,8 +70,9 @@ class Tokenizer:
             name: _json(folder / f"{name}.json") or (_json(root / f"{name}.json") if name.endswith("config") else {})
             for name in ("tokenizer_config", "special_tokens_map", "added_tokens", "generation_config", "config")
         }
+        files["config"] |= _manifest(root)
         if family is None:
-            family = str(files["config"].get("family") or files["config"].get("model_type") or "")
+            family = str(files["config"].get("model_type") or "")
         backend = _backend(folder, files, family)
         backend.no_truncation()  # some tokenizer.json files carry a training-time length limit or padding
         backend.no_padding()
@@ -201,6 +203,15 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
+def _manifest(root: Path) -> dict[str, Any]:
+    """What a converted checkpoint's jaxsink.json says, under the names that config.json has for it."""
+    config = _json(root / "jaxsink.json").get("config")
+    if not isinstance(config, dict):
+        return {}
+    ids = {f"{name}_token_id": config.get("eos_ids" if name == "eos" else f"{name}_id") for name in _NAMES}
+    return {"model_type": config.get("family"), **{key: value for key, value in ids.items() if value is not None}}
+
+
 def _jinja(folder: Path, config: Mapping[str, Any]) -> str | None:
     """The checkpoint's own chat template, as text to recognise and never to run."""
     value = config.get("chat_template")
@@ -305,7 +316,8 @@ def _from_merges(folder: Path, added: Mapping[int, Mapping[str, Any]], kind: str
     # In the vocabulary itself an added token keeps its id even after a gap; without merges the BPE never makes it.
     vocab.update({token["content"]: index for index, token in added.items() if token["content"] not in vocab})
     lines = (folder / "merges.txt").read_text(encoding="utf-8").replace("\r\n", "\n").split("\n")
-    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    pairs = (line.partition(" ") for line in lines if line and not line.startswith("#version"))
+    merges = [(left, right) for left, _, right in pairs]
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))
     if qwen:
         backend.normalizer = normalizers.NFC()

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxsink.config import ModelConfig
 
-from ..table import Family, From, Settings
+from ..table import MOST_LAYERS, Family, From, Settings, split_width
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 
@@ -60,25 +60,25 @@ def configure_gpt2(settings: Settings) -> ModelConfig:
         "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     )  # fmt: skip
     settings.pin("activation_function", *ACTIVATIONS)
-    width, heads = settings.take("n_embd", int), settings.take("n_head", int)
+    width, heads = settings.size("n_embd"), settings.size("n_head")
     return ModelConfig(
         family="gpt2",
-        layers=settings.take("n_layer", int),
+        layers=settings.size("n_layer", most=MOST_LAYERS),
         width=width,
         heads=heads,
         kv_heads=heads,
-        head_dim=width // max(heads, 1),
-        mlp_width=settings.take("n_inner", int, 4 * width),
-        vocab=settings.take("vocab_size", int),
+        head_dim=split_width(settings, width, heads),
+        mlp_width=settings.size("n_inner", 4 * width),
+        vocab=settings.size("vocab_size"),
         norm="layer",
-        norm_eps=settings.take("layer_norm_epsilon", float, 1e-5),
+        norm_eps=settings.positive("layer_norm_epsilon", 1e-5),
         mlp="plain",
         activation=ACTIVATIONS[settings.take("activation_function", str, "gelu_new")],  # pyright: ignore
         qkv_bias=True,
         out_bias=True,
         mlp_bias=True,
         positions="learned",
-        max_positions=settings.take("n_positions", int),
+        max_positions=settings.size("n_positions"),
         tied=settings.take("tie_word_embeddings", bool, True),
         eos_ids=settings.ids("eos_token_id"),
         bos_id=settings.id("bos_token_id"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..table import Settings, read_rope
+from jaxsink.errors import JaxsinkError
+
+from ..table import MOST_LAYERS, Settings, read_rope, short, split_width
 
 ATTENTION = {
     "embedding": "model.embed_tokens.weight",
@@ -35,23 +37,22 @@ DECODER = ATTENTION | MLP
 ROTARY_BUFFERS = ("model.rotary_emb.inv_freq", "model.layers.{layer}.self_attn.rotary_emb.inv_freq")
 
 
-def common(settings: Settings) -> dict[str, Any]:
-    """Fields of ModelConfig that all these decoders name alike."""
-    heads, width = settings.take("num_attention_heads", int), settings.take("hidden_size", int)
+def common(settings: Settings, head_dim: int | None = None) -> dict[str, Any]:
+    """Fields of ModelConfig that all these decoders name alike; `head_dim` where a family has a size of its own."""
+    heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
     settings.pin("hidden_act", "silu")
     settings.pin("partial_rotary_factor", 1.0, None)
-    eos = settings.ids("eos_token_id")
     return {
-        "layers": settings.take("num_hidden_layers", int),
+        "layers": settings.size("num_hidden_layers", most=MOST_LAYERS),
         "width": width,
         "heads": heads,
-        "kv_heads": settings.take("num_key_value_heads", int, heads),
-        "head_dim": settings.take("head_dim", int, width // max(heads, 1)),
-        "vocab": settings.take("vocab_size", int),
-        "norm_eps": settings.take("rms_norm_eps", float, 1e-6),
-        "max_positions": settings.take("max_position_embeddings", int, 4096),
+        "kv_heads": settings.size("num_key_value_heads", heads),
+        "head_dim": settings.size("head_dim", head_dim) or split_width(settings, width, heads),
+        "vocab": settings.size("vocab_size"),
+        "norm_eps": settings.positive("rms_norm_eps", 1e-6),
+        "max_positions": settings.size("max_position_embeddings", 4096),
         "tied": settings.take("tie_word_embeddings", bool, False),
-        "eos_ids": eos,
+        "eos_ids": settings.ids("eos_token_id"),
         "bos_id": settings.id("bos_token_id"),
         "pad_id": settings.id("pad_token_id"),
         **read_rope(settings),
@@ -59,19 +60,23 @@ def common(settings: Settings) -> dict[str, Any]:
 
 
 def dense_mlp(settings: Settings) -> dict[str, Any]:
-    return {"mlp_width": settings.take("intermediate_size", int)}
+    return {"mlp_width": settings.size("intermediate_size")}
 
 
 def sliding_window(settings: Settings, layers: int) -> dict[str, Any]:
     """Qwen's switch: off by default; on, the layers from `max_window_layers` on use the window."""
-    window = settings.take("sliding_window", int, None)
-    first = settings.take("max_window_layers", int, 0)
+    window = settings.size("sliding_window", None)
+    first = settings.take("max_window_layers", int, 28)
     kinds = settings.take("layer_types", list, None)
-    if not settings.take("use_sliding_window", bool, False) or window is None:
-        if kinds is not None:
-            settings.pin("layer_types", ["full_attention"] * layers)
-        return {}
+    used = settings.take("use_sliding_window", bool, False) and window is not None
     if kinds is None:
-        return {"window": window, "window_layers": tuple(layer >= first for layer in range(layers))}
-    settings.pin("layer_types", [k if k == "full_attention" else "sliding_attention" for k in kinds])
+        kinds = ["sliding_attention" if used and layer >= first else "full_attention" for layer in range(layers)]
+    known = ("full_attention", "sliding_attention") if used else ("full_attention",)
+    if len(kinds) != layers or not all(kind in known for kind in kinds):
+        raise JaxsinkError(
+            f"{settings.where}: 'layer_types' must name one of {' and '.join(known)} for each of {layers} layers here, "
+            f"not {short(kinds)}."
+        )
+    if "sliding_attention" not in kinds:
+        return {}
     return {"window": window, "window_layers": tuple(kind == "sliding_attention" for kind in kinds)}

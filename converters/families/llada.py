@@ -7,7 +7,7 @@ from typing import Any
 from jaxsink.config import Experts, ModelConfig
 from jaxsink.errors import JaxsinkError
 
-from ..table import Family, Settings
+from ..table import MOST_LAYERS, Family, Settings, split_width
 from .hugging_face import ATTENTION, common
 
 TABLE = {
@@ -58,21 +58,21 @@ def _llada(settings: Settings) -> dict[str, Any]:
         "flash_attn_varlen", "init_cutoff_factor", "init_device", "init_fn", "init_std", "mlp_ratio", "precision",
         "residual_dropout", "rope_full_precision", "tie_word_embeddings",
     )  # fmt: skip
-    width, heads, vocab = settings.take("d_model", int), settings.take("n_heads", int), settings.take("vocab_size", int)
-    rows = settings.take("embedding_size", int, vocab)
+    width, heads = settings.size("d_model"), settings.size("n_heads")
+    rows = settings.size("embedding_size", settings.size("vocab_size"))
     return {
-        "layers": settings.take("n_layers", int),
+        "layers": settings.size("n_layers", most=MOST_LAYERS),
         "width": width,
         "heads": heads,
-        "kv_heads": settings.take("n_kv_heads", int, heads),
-        "head_dim": width // max(heads, 1),
-        "mlp_width": settings.take("mlp_hidden_size", int, settings.take("mlp_ratio", int, 4) * width),
+        "kv_heads": settings.size("n_kv_heads", heads),
+        "head_dim": split_width(settings, width, heads),
+        "mlp_width": settings.size("mlp_hidden_size", None) or settings.size("mlp_ratio", 4) * width,
         "vocab": rows,
         "attention": "bidirectional",
         "qkv_bias": settings.take("include_qkv_bias", bool, False),
-        "norm_eps": settings.take("rms_norm_eps", float, 1e-5),
-        "rope_theta": settings.take("rope_theta", float, 10000.0),
-        "max_positions": settings.take("max_sequence_length", int, 4096),
+        "norm_eps": settings.positive("rms_norm_eps", 1e-5),
+        "rope_theta": settings.positive("rope_theta", 10000.0, least=1.01),
+        "max_positions": settings.size("max_sequence_length", 4096),
         "skip_gaps": False,
         "tied": settings.take("weight_tying", bool, False),
         "mask_id": settings.take("mask_token_id", int),
@@ -92,7 +92,7 @@ def configure_mmada(settings: Settings) -> ModelConfig:
         "codebook_size", "gradient_checkpointing", "new_vocab_size", "num_new_special_tokens", "num_vq_tokens",
         "pretrained_model_path", "tokenizer_path", "w_clip_vit",
     )  # fmt: skip
-    return ModelConfig(family="mmada", text_vocab=settings.take("llm_vocab_size", int, None), **_llada(settings))
+    return ModelConfig(family="mmada", text_vocab=settings.size("llm_vocab_size", None), **_llada(settings))
 
 
 def configure_llada_moe(settings: Settings) -> ModelConfig:
@@ -114,7 +114,9 @@ def configure_llada_moe(settings: Settings) -> ModelConfig:
     shared = common(settings)
     kinds = settings.take("moe_layer_freq", list, [1] * shared["layers"])
     if kinds != [1] * shared["layers"]:
-        raise JaxsinkError(f"{settings.where}: 'moe_layer_freq' must be 1 for every layer; mixed stacks are not supported.")
+        raise JaxsinkError(
+            f"{settings.where}: 'moe_layer_freq' must be 1 for every layer; mixed stacks are not supported."
+        )
     return ModelConfig(
         family="llada_moe",
         attention="bidirectional",
@@ -122,8 +124,8 @@ def configure_llada_moe(settings: Settings) -> ModelConfig:
         qk_norm=True,
         qkv_bias=bias,
         out_bias=bias,
-        mlp_width=settings.take("expert_intermediate_size", int),
-        experts=Experts(settings.take("num_experts", int), settings.take("num_experts_per_tok", int)),
+        mlp_width=settings.size("expert_intermediate_size"),
+        experts=Experts(settings.size("num_experts", most=MOST_LAYERS), settings.size("num_experts_per_tok")),
         mask_id=settings.take("mask_token_id", int, 156895 if shared["vocab"] > 156895 else None),
         **shared,
     )

@@ -20,9 +20,10 @@ def configure_llama(settings: Settings) -> ModelConfig:
 
 
 def configure_mistral(settings: Settings) -> ModelConfig:
-    return ModelConfig(
-        family="mistral", window=settings.take("sliding_window", int, None), **common(settings), **dense_mlp(settings)
-    )
+    """The window is 4096 unless the config says otherwise; null switches it off."""
+    window = settings.size("sliding_window", None) if "sliding_window" in settings.values else 4096
+    settings.harmless("sliding_window")
+    return ModelConfig(family="mistral", window=window, **common(settings), **dense_mlp(settings))
 
 
 LLAMA = Family(

@@ -19,7 +19,7 @@ def _qwen2(settings: Settings) -> dict[str, Any]:
 
 def _qwen3(settings: Settings) -> dict[str, Any]:
     bias = settings.take("attention_bias", bool, False)
-    shared = common(settings)
+    shared = common(settings, head_dim=128)
     window = sliding_window(settings, shared["layers"])
     return {"qk_norm": True, "qkv_bias": bias, "out_bias": bias, **shared, **dense_mlp(settings), **window}
 
@@ -47,7 +47,7 @@ def configure_sdar(settings: Settings) -> ModelConfig:
     return ModelConfig(
         family="sdar",
         attention="block_causal",
-        block_length=settings.take("block_size", int, 4),
+        block_length=settings.size("block_size", 4),
         mask_id=settings.take("mask_token_id", int, 151669),
         **_qwen3(settings),
     )

@@ -1,0 +1,72 @@
+"""The command `jaxsink convert`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from jaxsink.cli import Commands, bytes_progress, human_bytes
+
+EXAMPLES = """examples:
+  jaxsink convert ./LLaDA-8B-Instruct ./llada                      Hugging Face directory, types as stored
+  jaxsink convert ./Llama-3.1-8B-Instruct ./llama --dtype bfloat16 --verify
+  jaxsink convert SmolLM2-135M-Instruct.Q4_1.gguf ./smollm2        GGUF, dequantised, with its tokenizer
+  jaxsink convert GSAI-ML/LLaDA-8B-Instruct ./llada --revision main  from the hub, pinned to a commit
+
+A conversion that is interrupted leaves nothing behind that loads; running it again starts afresh.
+"""
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "convert",
+        help="port PyTorch or GGUF weights into a jaxsink checkpoint",
+        description="Port a PyTorch or GGUF checkpoint into an Orbax checkpoint that jaxsink.load reads. Every tensor "
+        "and every setting must be understood: what is missing, left over, mis-shaped or unknown is an error.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("src", metavar="SRC", help="Hugging Face directory, .gguf file, or hub id (owner/name)")
+    parser.add_argument("dst", metavar="DST", help="directory to write; must not exist yet")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="type of the weights (default: as stored)"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="read everything back and compare; logits too, with `parity`"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace DST once the new checkpoint is complete")
+    parser.add_argument("--revision", help="hub revision (branch, tag or commit)")
+    parser.add_argument(
+        "--ignore-setting", action="append", default=[], metavar="KEY", help="config key known not to change the model"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from .convert import convert
+
+    with bytes_progress() as progress:
+        report = convert(
+            args.src,
+            args.dst,
+            dtype=args.dtype,
+            verify=args.verify,
+            overwrite=args.overwrite,
+            revision=args.revision,
+            ignore_settings=frozenset(args.ignore_setting),
+            progress=progress,
+        )
+    if args.json:
+        print(json.dumps(asdict(report), indent=2))
+        return 0
+    print(
+        f"{report.target}: {report.family}, {report.parameters / 1e6:,.1f} M parameters, {report.dtype}, "
+        f"{human_bytes(report.bytes)}, from {report.tensors} tensors"
+    )
+    for warning in report.warnings:
+        print(f"note: {warning}")
+    if report.verified is not None:
+        print(f"verified: {report.verified['tensors']} arrays bit for bit; logits {report.verified['logits']}")
+    return 0

@@ -1,0 +1,107 @@
+"""A directory that appears complete or not at all, whatever happens to the process or the machine on the way."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from jaxsink.errors import JaxsinkError
+
+
+@contextmanager
+def new_directory(path: Path, marker: str, overwrite: bool = False) -> Iterator[Path]:
+    """A folder `.NAME.partial` beside `path` to fill; it becomes `path` if the block ends well, and is gone otherwise.
+
+    marker: a file by which our own directories are known; nothing else is ever overwritten.
+    """
+    check_target(path, marker, overwrite)
+    partial, old = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.old")
+    parents = [folder for folder in path.parents if not folder.exists()]
+    done = False
+    try:
+        with _locked(partial):
+            _finish_replacing(path, old)  # what an interrupted run left undone
+            check_target(path, marker, overwrite)  # again: another run may have ended meanwhile
+            try:
+                for left in partial.iterdir():
+                    shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+                yield partial
+                _sync(partial)
+                if path.exists():
+                    path.rename(old)
+                partial.rename(path)
+                done = True
+            finally:
+                if not done:
+                    shutil.rmtree(partial, ignore_errors=True)
+                _finish_replacing(path, old)
+    finally:
+        for folder in parents if not done else ():
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def check_target(path: Path, marker: str, overwrite: bool) -> None:
+    if not os.path.lexists(path):
+        return
+    if not overwrite:
+        raise JaxsinkError(f"{path} exists already; choose another place, or overwrite it (--overwrite).")
+    if not path.is_dir() or (any(path.iterdir()) and not (path / marker).is_file()):
+        raise JaxsinkError(f"{path} is not a checkpoint of jaxsink, so it is not overwritten; choose another place.")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Make the folder and keep every other process out of it; the lock goes with the process, even a killed one."""
+    handle = _lock(folder)
+    while handle is None:
+        handle = _lock(folder)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(folder: Path) -> int | None:
+    """A handle that holds the lock; None where another run has just removed or renamed the folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JaxsinkError(f"cannot write to {folder.parent}: {error.strerror}.") from error
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
+            return handle
+    except BlockingIOError as error:
+        os.close(handle)
+        raise JaxsinkError(f"another process is writing to {folder}; wait for it to end.") from error
+    os.close(handle)
+    return None
+
+
+def _finish_replacing(path: Path, old: Path) -> None:
+    """The old directory comes back if the new one did not take its place, and goes if it did."""
+    if old.exists():
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(path)
+
+
+def _sync(folder: Path) -> None:
+    """Everything in the folder onto the disk, so that no power cut after the rename can leave a hole in it."""
+    for place, _, files in os.walk(folder):
+        for name in (*files, "."):
+            handle = os.open(os.path.join(place, name), os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)

@@ -1,0 +1,121 @@
+"""The command line: parsing, progress bars, and errors as one sentence. JAX is imported only by commands that need it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from typing import Any
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.version import __version__
+
+Commands = Any  # argparse's subparsers object, whose type has no public name
+BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command. Exit code 0: done, 2: bad input (one sentence on stderr), 1: our fault, 130: interrupted."""
+    args = build_parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except JaxsinkError as error:
+        return fail(str(error), BAD_INPUT)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return fail(f"{where}{error.strerror or error}.", BAD_INPUT)
+    except KeyboardInterrupt:
+        return fail("interrupted; nothing half-written was left.", INTERRUPTED)
+    except Exception as error:
+        if os.environ.get("JAXSINK_DEBUG"):
+            raise
+        lines = str(error).strip().splitlines() or [""]
+        name = type(error).__name__
+        return fail(f"unexpected {name}: {lines[0][:300]} (JAXSINK_DEBUG=1 shows where).", UNEXPECTED)
+
+
+def fail(message: str, code: int) -> int:
+    """One line on stderr, whatever the message quotes from a file."""
+    line = "".join(char if char.isprintable() else " " for char in " ".join(message.split()))
+    print(f"jaxsink: {line}", file=sys.stderr)
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="jaxsink", description="Attention sinks in masked diffusion and autoregressive language models, in JAX."
+    )
+    parser.add_argument("--version", action="version", version=f"jaxsink {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_inspect(commands)
+    for command in sorted(entry_points(group="jaxsink.commands"), key=lambda entry: entry.name):
+        command.load()(commands)
+    return parser
+
+
+def add_inspect(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "inspect",
+        help="family, sizes, parameters and memory of a checkpoint or a published model",
+        description="What a model is and needs: a converted checkpoint, a Hugging Face directory, a .gguf file, or the "
+        "name of a published model (which needs no weights).",
+        epilog="examples:\n  jaxsink inspect ./llada\n  jaxsink inspect llada-8b-instruct\n  jaxsink inspect ./smollm2 --json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", metavar="PATH", help="checkpoint, or the name of a published model")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.set_defaults(run=run_inspect)
+
+
+def run_inspect(args: argparse.Namespace) -> int:
+    from jaxsink.inspection import describe
+
+    facts = describe(args.path)
+    if args.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(show_header=False, box=None, title=str(args.path), title_justify="left", title_style="bold")
+        for key, value in facts["summary"].items():
+            table.add_row(f"[dim]{key}[/dim]", str(value))
+        Console().print(table)
+    return 0
+
+
+def human_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024
+    return f"{count:.2f} TiB"
+
+
+@contextmanager
+def bytes_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on stderr that counts bytes: `progress(what, done, total)`; silent where nobody looks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
+
+        yield progress
