@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 from jaxsink.version import __version__
 
 if TYPE_CHECKING:
-    from jaxsink import parallel, record
+    from jaxsink import parallel, record, reduce
     from jaxsink.checkpoint import load, save
     from jaxsink.config import Experts, ModelConfig, RopeScaling
     from jaxsink.errors import JaxsinkError
     from jaxsink.model import Model, Output, abstract, forward, init
     from jaxsink.presets import PRESETS, preset
+    from jaxsink.sampling.generate import Generation, generate
+    from jaxsink.sampling.intervene import DropPositions
+    from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler, SDARSampler
     from jaxsink.tokenizer import Tokenizer
 
 _HOME = {
     "parallel": "jaxsink.parallel",
     "record": "jaxsink.record",
+    "reduce": "jaxsink.reduce",
     "load": "jaxsink.checkpoint",
     "save": "jaxsink.checkpoint",
     "Experts": "jaxsink.config",
@@ -33,12 +37,20 @@ _HOME = {
     "init": "jaxsink.model",
     "PRESETS": "jaxsink.presets",
     "preset": "jaxsink.presets",
+    "Generation": "jaxsink.sampling.generate",
+    "generate": "jaxsink.sampling.generate",
+    "DropPositions": "jaxsink.sampling.intervene",
+    "ARSampler": "jaxsink.sampling.samplers",
+    "DreamSampler": "jaxsink.sampling.samplers",
+    "LLaDASampler": "jaxsink.sampling.samplers",
+    "SDARSampler": "jaxsink.sampling.samplers",
     "Tokenizer": "jaxsink.tokenizer",
 }
 
 __all__ = [  # noqa: RUF022 - the order of _HOME
-    "parallel", "record", "load", "save", "Experts", "ModelConfig", "RopeScaling", "JaxsinkError", "Model", "Output",
-    "abstract", "forward", "init", "PRESETS", "preset", "Tokenizer", "__version__",
+    "parallel", "record", "reduce", "load", "save", "Experts", "ModelConfig", "RopeScaling", "JaxsinkError", "Model",
+    "Output", "abstract", "forward", "init", "PRESETS", "preset", "Generation", "generate", "DropPositions", "ARSampler",
+    "DreamSampler", "LLaDASampler", "SDARSampler", "Tokenizer", "__version__",
 ]  # fmt: skip
 
 

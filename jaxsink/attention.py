@@ -67,6 +67,14 @@ class Visibility(NamedTuple):
         return seen
 
 
+class Sequence(NamedTuple):
+    """The whole sequence that the keys stand for, as statistics see it."""
+
+    tokens: Array  # i32[B,S]
+    kind: Array  # i32[B,S]
+    counted: Array  # bool[B,S], real tokens of sequences that statistics count
+
+
 class Inputs(NamedTuple):
     """Everything one layer's attention works on."""
 
@@ -75,10 +83,11 @@ class Inputs(NamedTuple):
     v: Array  # [B,S,K,D]
     visibility: Visibility
     drop: Array | None  # bool[B,H,S]
-    rows: Array  # bool[B,Q]
+    rows: Array  # bool[B,Q], queries that statistics count
     row_kind: Array  # i32[B,Q]
     hidden: Array  # [B,Q,E]
     layer: Array  # i32[]
+    sequence: Sequence  # what the keys are
 
     def block_rows(self, start: Array | int, size: int) -> Inputs:
         def part(x: Array) -> Array:
@@ -136,7 +145,9 @@ def tap_of(x: Inputs, probs: Array | None) -> Tap:
         k=x.k,
         v=x.v,
         hidden=x.hidden,
-        mask=x.visibility.mask,
+        mask=x.sequence.counted,
+        tokens=x.sequence.tokens,
+        key_kind=x.sequence.kind,
     )
 
 
@@ -229,5 +240,7 @@ def choose_backend(name: str | None, queries: int, keys: int) -> str:
 
 
 def attend(x: Inputs, recorders: tuple[Recorder, ...], backend: str) -> tuple[Array, tuple[Any, ...]]:
-    """([B,Q,H,D], one record per recorder) of one layer."""
-    return BACKENDS[backend](x, recorders)
+    """([B,Q,H,D], one reduced record per recorder) of one layer."""
+    out, records = BACKENDS[backend](x, recorders)
+    tap = tap_of(x, None)
+    return out, tuple(r.finish(value, tap) for r, value in zip(recorders, records, strict=True))

@@ -40,6 +40,7 @@ WEIGHTS = "weights"
 FORMAT = 1
 DTYPES = ("float32", "bfloat16", "float16")
 GROUP_BYTES = 256 << 20  # arrays are handed to Orbax in groups of about this size
+CHUNK_BYTES = 64 << 20  # arrays are stored in chunks of at most this size
 
 
 def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = None) -> Model:
@@ -231,16 +232,15 @@ class Reader:
             what = f"{error} is missing" if isinstance(error, KeyError) else first_line(error).rstrip(".")
             raise JaxsinkError(f"{manifest} cannot be used ({what}); convert the checkpoint again.") from error
 
-    def pieces(self, wanted: dict[str, Any]) -> dict[str, Array]:
-        """Restore the named pieces; `wanted` maps each to a ShapeDtypeStruct with a sharding."""
+    def pieces(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Restore pieces; `wanted` maps names to ShapeDtypeStructs with a sharding, or to NumPy arrays of that kind."""
         ocp = orbax()
         loading = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
         try:
             with ocp.Context(pytree_options=loading):
                 return ocp.load(self.path / WEIGHTS, wanted)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            what = first_line(error)
-            raise JaxsinkError(f"{self.path} is damaged ({what}); convert the checkpoint again.") from error
+            raise JaxsinkError(f"{self.path} is damaged ({first_line(error)}); convert it again.") from error
 
     def model(self, dtype: str | None, mesh: Mesh | None) -> Model:
         def read(name: str, leaf: jax.ShapeDtypeStruct, sharding: Sharding) -> Array:
@@ -295,5 +295,7 @@ def orbax() -> Any:
 
 
 def _saving(ocp: Any) -> Any:
-    """Weights hardly compress, and compressing them takes longer than writing them."""
-    return ocp.options.ArrayOptions(saving=ocp.options.ArrayOptions.Saving(use_compression=False))
+    """Weights hardly compress, and compressing takes longer than writing; a shard is read without the whole array."""
+    kind = ocp.options.ArrayOptions.Saving
+    storage = kind.StorageOptions(chunk_byte_size=CHUNK_BYTES)
+    return ocp.options.ArrayOptions(saving=kind(use_compression=False, storage_options=storage))

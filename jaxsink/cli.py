@@ -1,4 +1,4 @@
-"""The command line: parsing, progress bars, and errors as one sentence. JAX is imported only by commands that need it."""
+"""The command line: parsing, progress bars, and errors as one sentence. Only commands that need JAX import it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def add_inspect(commands: Commands) -> None:
         help="family, sizes, parameters and memory of a checkpoint or a published model",
         description="What a model is and needs: a converted checkpoint, a Hugging Face directory, a .gguf file, or the "
         "name of a published model (which needs no weights).",
-        epilog="examples:\n  jaxsink inspect ./llada\n  jaxsink inspect llada-8b-instruct\n  jaxsink inspect ./smollm2 --json",
+        epilog="examples:\n  jaxsink inspect ./llada\n  jaxsink inspect llada-8b-instruct --json",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", metavar="PATH", help="checkpoint, or the name of a published model")

@@ -16,9 +16,8 @@ import numpy as np
 from flax import nnx
 from jax import Array, lax
 
-from jaxsink.attention import Inputs, attend, exact
+from jaxsink.attention import exact
 from jaxsink.config import ModelConfig, RopeScaling
-from jaxsink.record import Recorder
 
 
 class Maker(Protocol):
@@ -220,16 +219,7 @@ class Layer(nnx.Module):
         self.mlp_norm = Norm(make, lead, config.width, config)
         self.mlp = (MixtureOfExperts if config.experts else Mlp)(make, lead, config)
 
-    def __call__(
-        self,
-        inputs: Callable[[Array, Array, Array, Array], Inputs],
-        x: Array,
-        table: tuple[Array, Array] | None,
-        recorders: tuple[Recorder, ...],
-        backend: str,
-    ) -> tuple[Array, tuple[Any, ...]]:
-        """x [B,Q,E] -> ([B,Q,E], records). `inputs` adds to q, k, v and x what all layers share."""
-        q, k, v = self.attention.project(self.attention_norm(x), table)
-        mixed, records = attend(inputs(q, k, v, x), recorders, backend)
+    def finish(self, x: Array, mixed: Array) -> Array:
+        """The residual stream [B,Q,E] after this layer, from what entered it and the attention's output [B,Q,H,D]."""
         x = x + self.attention.o(mixed.reshape(*x.shape[:2], -1))
-        return x + self.mlp(self.mlp_norm(x)), records
+        return x + self.mlp(self.mlp_norm(x))

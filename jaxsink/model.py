@@ -11,10 +11,11 @@ import numpy as np
 from flax import nnx
 from jax import Array, lax
 
-from jaxsink.attention import Inputs, Visibility, choose_backend, exact
+from jaxsink.attention import Inputs, Sequence, Visibility, attend, choose_backend, exact
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.layers import Layer, Linear, Maker, Norm, random_maker, rope_table
+from jaxsink.loops import scanned_layers, unrolled_layers
 from jaxsink.record import MASKED, PROMPT, UNMASKED, Recorder, compile_record
 
 
@@ -121,115 +122,84 @@ def _forward(
     recorders: tuple[Recorder, ...],
     backend: str,
 ) -> tuple[Array, tuple[Any, ...], Array]:
-    row_kind = query_kinds(model.config, tokens, prompt)
-    hidden, records = transform(model, tokens, mask, visible, drop, row_kind, recorders, backend)
+    sequence = Sequence(tokens, token_kinds(model.config, tokens, prompt), counted=mask)
+    hidden, records, _ = transform(model, Pass(sequence, mask, visible, drop), recorders, backend)
     return logits(model, hidden), records, hidden
 
 
-def transform(
-    model: Model,
-    tokens: Array,
-    mask: Array,
-    visible: Array | None,
-    drop: Array | None,
-    row_kind: Array,
-    recorders: tuple[Recorder, ...],
-    backend: str,
-) -> tuple[Array, tuple[Any, ...]]:
-    """Everything below the head: tokens [B,S] -> (hidden [B,S,E], one record per recorder, layers leading)."""
+class Cache(NamedTuple):
+    """Keys and values of every layer, [L,B,S,K,D] each; written at the places of the tokens that run."""
+
+    k: Array
+    v: Array
+
+
+def empty_cache(model: Model, batch: int, length: int) -> Cache:
     config = model.config
-    position = positions(config, mask)
+    shape = (config.layers, batch, length, config.kv_heads, config.head_dim)
+    return Cache(jnp.zeros(shape, model.dtype), jnp.zeros(shape, model.dtype))
+
+
+class Pass(NamedTuple):
+    """What one pass through the layers works on, besides the model."""
+
+    sequence: Sequence  # all S tokens
+    mask: Array  # bool[B,S], True = real token
+    visible: Array | None = None  # bool[B,Q,S]
+    drop: Array | None = None  # bool[L,B,H,S]
+    cache: Cache | None = None  # keys and values of the tokens that do not run
+    start: Array | int = 0  # with a cache: index of the first token that runs …
+    queries: int | None = None  # … and how many run; without one, all do
+
+
+def transform(
+    model: Model, run: Pass, recorders: tuple[Recorder, ...], backend: str
+) -> tuple[Array, tuple[Any, ...], Cache | None]:
+    """Everything below the head: (hidden [B,Q,E], one record per recorder with layers leading, the written cache)."""
+    config = model.config
+    key_position = positions(config, run.mask)
+
+    def that_run(x: Array) -> Array:
+        return x if run.queries is None else lax.dynamic_slice_in_dim(x, run.start, run.queries, axis=1)
+
+    tokens, position = that_run(run.sequence.tokens), that_run(key_position)
+    rows, row_kind = that_run(run.sequence.counted), that_run(run.sequence.kind)
     x = model.embedding[...][tokens]
     if model.position is not None:
         x = x + model.position[...][jnp.clip(position, 0, config.max_positions - 1)]
     table = rope_table(config, position) if config.positions == "rope" else None
     visibility = Visibility(
-        mask=mask,
-        key_position=position,
+        mask=run.mask,
+        key_position=key_position,
         query_position=position,
-        query_index=jnp.arange(tokens.shape[1]),
-        custom=visible,
+        query_index=run.start + jnp.arange(tokens.shape[1]),
+        custom=run.visible,
         causal=config.attention == "causal",
         block=config.block_length,
         window=config.window,
         use_window=None,
     )
 
-    def run_layer(layer: Layer, x: Array, drop: Array | None, index: Any, use_window: Any, wanted: Any) -> Any:
-        def inputs(q: Array, k: Array, v: Array, x: Array) -> Inputs:
-            see = visibility._replace(use_window=use_window)
-            return Inputs(q, k, v, see, drop, rows=mask, row_kind=row_kind, hidden=x, layer=index)
-
-        return layer(inputs, x, table, wanted, backend)
+    def run_layer(layer: Layer, x: Array, cache: Cache | None, drop: Any, index: Any, use_window: Any, wanted: Any) -> Any:
+        q, k, v = layer.attention.project(layer.attention_norm(x), table)
+        if cache is not None:
+            cache = write_cache(cache, k, v, index, run.start)
+            k, v = cache.k[index], cache.v[index]
+        see = visibility._replace(use_window=use_window)
+        inputs = Inputs(q, k, v, see, drop, rows, row_kind, x, index, run.sequence)
+        mixed, records = attend(inputs, wanted, backend)
+        return layer.finish(x, mixed), cache, records
 
     windows = None if config.window_layers is None else np.array(config.window_layers)
-    loop = _unrolled_layers if model.is_unrolled else _scanned_layers
-    x, records = loop(model.layers, run_layer, x, drop, windows, recorders, config.layers)
-    return model.norm(x), records
+    loop = unrolled_layers if model.is_unrolled else scanned_layers
+    x, cache, records = loop(model.layers, run_layer, x, run.cache, run.drop, windows, recorders, config.layers)
+    return model.norm(x), records, cache
 
 
-def _scanned_layers(
-    layers: Any, run_layer: Any, x: Array, drop: Any, windows: Any, recorders: tuple[Recorder, ...], count: int
-) -> tuple[Array, tuple[Any, ...]]:
-    """One compiled layer body; recorders of chosen layers write into slots carried along, the others are stacked."""
-    everywhere = tuple(r for r in recorders if r.layers is None)
-    somewhere = tuple(r for r in recorders if r.layers is not None)
-
-    def body(carry: tuple[Array, tuple[Any, ...]], of_layer: Any) -> Any:
-        x, slots = carry
-        layer, drop, index, use_window = of_layer
-        wanted = everywhere + tuple(Recorder(r.read, r.join) for r in somewhere)
-        x, values = run_layer(layer, x, drop, index, use_window, wanted)
-        kept = values[: len(everywhere)]
-        chosen = values[len(everywhere) :]
-        slots = tuple(_write(slot, v, r, index) for slot, v, r in zip(slots, chosen, somewhere, strict=True))
-        return (x, slots), kept
-
-    def shapes() -> Any:
-        first = jax.tree.map(lambda y: y[0], (layers, drop, indices, windows))
-        return run_layer(first[0], x, first[1], first[2], first[3], tuple(Recorder(r.read, r.join) for r in somewhere))
-
-    indices = jnp.arange(count)
-    slots = ()
-    if somewhere:
-        like = jax.eval_shape(shapes)[1]
-        slots = tuple(
-            jax.tree.map(lambda s, n=len(r.layers or ()): jnp.zeros((n, *s.shape), s.dtype), v)
-            for r, v in zip(somewhere, like, strict=True)
-        )
-    (x, slots), kept = lax.scan(body, (x, slots), (layers, drop, indices, windows))
-    by_layer, by_slot = iter(kept), iter(slots)
-    return x, tuple(next(by_layer if r.layers is None else by_slot) for r in recorders)
-
-
-def _write(slot: Any, value: Any, recorder: Recorder, index: Array) -> Any:
-    """Put this layer's value where `recorder.layers` names the layer; leave the slots alone elsewhere."""
-    here = jnp.array(recorder.layers) == index
-
-    def put(old: Array, new: Array) -> Array:
-        return jnp.where(here.reshape(-1, *[1] * new.ndim), new[None], old)
-
-    return jax.tree.map(put, slot, value)
-
-
-def _unrolled_layers(
-    layers: Any, run_layer: Any, x: Array, drop: Any, windows: Any, recorders: tuple[Recorder, ...], count: int
-) -> tuple[Array, tuple[Any, ...]]:
-    """One body per layer, each running only the recorders it is wanted for."""
-    values: list[dict[int, Any]] = [{} for _ in recorders]
-    for index in range(count):
-        numbers = [n for n, r in enumerate(recorders) if r.layers is None or index in r.layers]
-        drop_here = None if drop is None else drop[index]
-        use_window = None if windows is None else jnp.asarray(windows[index])
-        wanted = tuple(recorders[n] for n in numbers)
-        x, here = run_layer(layers[index], x, drop_here, jnp.asarray(index), use_window, wanted)
-        for n, value in zip(numbers, here, strict=True):
-            values[n][index] = value
-    order = [r.layers if r.layers is not None else range(count) for r in recorders]
-    return x, tuple(
-        jax.tree.map(lambda *xs: jnp.stack(xs), *[by_layer[i] for i in wanted])
-        for by_layer, wanted in zip(values, order, strict=True)
-    )
+def write_cache(cache: Cache, k: Array, v: Array, layer: Any, start: Any) -> Cache:
+    """Put [B,Q,K,D] keys and values of one layer at their places."""
+    at = (layer, 0, start, 0, 0)
+    return Cache(lax.dynamic_update_slice(cache.k, k[None], at), lax.dynamic_update_slice(cache.v, v[None], at))
 
 
 def logits(model: Model, hidden: Array) -> Array:
@@ -245,7 +215,7 @@ def positions(config: ModelConfig, mask: Array) -> Array:
     return jnp.maximum(jnp.arange(mask.shape[1]) - jnp.argmax(mask, axis=1, keepdims=True), 0)
 
 
-def query_kinds(config: ModelConfig, tokens: Array, prompt: Array | None) -> Array:
+def token_kinds(config: ModelConfig, tokens: Array, prompt: Array | None) -> Array:
     """i32[B,S]: MASKED where the token is the mask, else PROMPT or UNMASKED."""
     kind = jnp.full(tokens.shape, UNMASKED)
     if prompt is not None:

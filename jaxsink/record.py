@@ -38,7 +38,9 @@ class Tap(NamedTuple):
     k: Array  # [B,S,K,D], rotated
     v: Array  # [B,S,K,D]
     hidden: Array  # [B,Q,E], what enters the layer (layer 0: the embeddings)
-    mask: Array  # bool[B,S], True = real key
+    mask: Array  # bool[B,S], True = real key of a sequence that counts
+    tokens: Array  # i32[B,S], what the keys are
+    key_kind: Array  # i32[B,S]: MASKED, UNMASKED or PROMPT
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,24 @@ class Recorder:
     read: Callable[[Tap], Any]
     join: Join = "whole"
     layers: tuple[int, ...] | None = None
+    reductions: tuple[Callable[[Any, Tap], Any], ...] = ()
 
     def at(self, layers: Sequence[int]) -> Recorder:
         """The same recorder for these layers only; the leading axis then has len(layers) entries, in that order."""
         return replace(self, layers=tuple(int(layer) for layer in layers))
+
+    def then(self, reduction: Callable[[Any, Tap], Any]) -> Recorder:
+        """Reduce each layer's joined value before it is kept: `received().then(top(5))`. See jaxsink.reduce.
+
+        The reduction gets the value and a tap without `probs`, and must be hashable by value to avoid recompiling.
+        """
+        return replace(self, reductions=(*self.reductions, reduction))
+
+    def finish(self, value: Any, tap: Tap) -> Any:
+        """The joined value of a layer, reduced."""
+        for reduction in self.reductions:
+            value = reduction(value, tap)
+        return value
 
 
 def received() -> Recorder:

@@ -1,0 +1,94 @@
+"""Which token a position would take, how sure the model is of it, and which positions are committed.
+
+Ties: the lowest token id among equal scores, and the lowest position among equal confidences, on every device.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxsink.sampling import noise
+
+REMOVED = jnp.finfo(jnp.float32).min
+
+
+def without(logits: Array, ids: tuple[int, ...]) -> Array:
+    """Logits with these token ids at -inf."""
+    for token in ids:
+        logits = logits.at[..., token].set(-jnp.inf)
+    return logits
+
+
+def keep_top_p(logits: Array, top_p: float) -> Array:
+    """Remove tokens beyond the smallest set whose probability exceeds top_p; those tied with the last one stay."""
+    ordered = jnp.sort(logits, axis=-1, descending=True)
+    mass = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1)
+    beyond = jnp.pad(mass[..., :-1] > top_p, [(0, 0)] * (logits.ndim - 1) + [(1, 0)])
+    smallest = jnp.min(jnp.where(beyond, jnp.inf, ordered), axis=-1, keepdims=True)
+    return jnp.where(logits < smallest, REMOVED, logits)
+
+
+def keep_top_k(logits: Array, top_k: int) -> Array:
+    """Remove tokens below the k-th largest logit; those tied with it stay."""
+    smallest = lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
+    return jnp.where(logits < smallest, REMOVED, logits)
+
+
+def shape_logits(logits: Array, temperature: float, top_p: float | None, top_k: int | None) -> Array:
+    """Temperature, then top-p, then top-k, in Dream's order."""
+    if temperature > 0:
+        logits = logits / temperature
+    if top_p is not None and top_p < 1:
+        logits = keep_top_p(logits, top_p)
+    if top_k is not None and top_k > 0:
+        logits = keep_top_k(logits, top_k)
+    return logits
+
+
+def pick(shaped: Array, logits: Array, banned: tuple[int, ...], added: Array | None) -> Array:
+    """i32[...]: the best token of the shaped logits (plus noise) that is not banned.
+
+    Where shaping left nothing but banned tokens, the best of the plain logits.
+    """
+    allowed = without(shaped, banned)
+    nothing_left = (allowed <= REMOVED).all(axis=-1, keepdims=True)
+    allowed = jnp.where(nothing_left, without(logits, banned), jnp.where(allowed <= REMOVED, -jnp.inf, allowed))
+    return jnp.argmax(allowed if added is None else allowed + added, axis=-1)
+
+
+def probability_of(logits: Array, token: Array) -> Array:
+    """f32[...]: softmax probability of one token per position."""
+    return jnp.take_along_axis(jax.nn.softmax(logits, axis=-1), token[..., None], axis=-1)[..., 0]
+
+
+def rank(confidence: Array, eligible: Array) -> Array:
+    """i32[B,W]: 0 for the surest eligible position of each row; ties in order of position."""
+    order = jnp.argsort(jnp.where(eligible, -confidence, jnp.inf), axis=-1, stable=True)
+    return jnp.argsort(order, axis=-1)
+
+
+def commit_best(confidence: Array, eligible: Array, quota: Array) -> Array:
+    """bool[B,W]: the `quota` i32[B] surest eligible positions of each row."""
+    return eligible & (rank(confidence, eligible) < quota[:, None])
+
+
+def commit_above(confidence: Array, eligible: Array, threshold: float) -> Array:
+    """bool[B,W]: every eligible position at or above the threshold, and in any case the surest one."""
+    return eligible & ((confidence >= threshold) | (rank(confidence, eligible) == 0))
+
+
+def token_noise(draws: noise.Draws, step: Array, place: Array, index: Array, size: int, scale: float) -> Array:
+    """f32[B,W,V]: Gumbel noise times `scale` for the positions of a window (`index` i32[B,W] in the sequence)."""
+    if draws.token is None:
+        return scale * noise.gumbel(noise.keys_at(draws.keys, noise.TOKEN, step, place), size)
+    return scale * jnp.take_along_axis(draws.token[step], index[..., None], axis=1)
+
+
+def position_draws(draws: noise.Draws, kind: int, step: Array, place: Array, index: Array) -> Array:
+    """f32[B,W] uniform draws for the positions of a window, for random remasking or Dream's `origin`."""
+    replay = {noise.REMASK: draws.remask, noise.TRANSFER: draws.transfer}.get(kind)
+    if replay is None:
+        return noise.uniform(noise.keys_at(draws.keys, kind, step, place))
+    return jnp.take_along_axis(replay[step], index, axis=1)

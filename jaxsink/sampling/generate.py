@@ -1,0 +1,180 @@
+"""`generate`: prompts in, text and attention statistics out, from one compiled program per shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxsink.attention import choose_backend
+from jaxsink.config import ModelConfig
+from jaxsink.errors import JaxsinkError
+from jaxsink.model import Model
+from jaxsink.sampling import autoregressive, diffusion, intervene as interventions, noise
+from jaxsink.sampling.records import make_plan
+from jaxsink.sampling.samplers import ARSampler, mask_count
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What `generate` returns. Positions are those of the padded batch: `mask` tells real tokens."""
+
+    tokens: Any  # i32[B,S], prompt and response
+    committed_at: Any  # i32[B,S], step at which a position was filled, -1 for the prompt
+    record: Any  # pytree with leading axes [T, L] (T: recorded steps); None without recorders
+    mask: Any  # bool[B,S], True = real token
+    steps: Any  # i32[B], steps each row took; a row that finished early has zero statistics from there on
+    prompt_length: int  # P, where the response starts
+    recorded_steps: Any  # i32[T]
+    approximate: str | None = None  # "prefix" or "dual": passes ran on a part of the sequence only
+
+    @property
+    def response(self) -> Any:
+        """i32[B,gen]: the generated part."""
+        return self.tokens[:, self.prompt_length :]
+
+    def canvas(self, step: int, mask_id: int) -> Any:
+        """i32[B,S]: what the model saw at the given step."""
+        committed = np.asarray(self.committed_at)
+        return np.where(committed >= step, mask_id, np.asarray(self.tokens))
+
+
+Listener = Callable[[int, Any, Any], None]  # (steps done, tokens i32[B,S], committed_at i32[B,S])
+
+
+def generate(
+    model: Model,
+    prompts: Any,
+    sampler: Any,
+    mask: Any = None,
+    record: Any = None,
+    intervene: Any = None,
+    seed: int | Sequence[int] = 0,
+    *,
+    every: int = 1,
+    stream: int | None = None,
+    pad_to: int | None = None,
+    backend: str | None = None,
+    draws: dict[str, Any] | None = None,
+    listener: Listener | None = None,
+) -> Generation:
+    """Generate from prompts, and return attention statistics of every step along with the tokens.
+
+    prompts    int[B,P], left-padded where `mask` bool[B,P] says so, or a list of lists of ids; masks inside are filled
+    sampler    LLaDASampler, DreamSampler, SDARSampler or ARSampler
+    record     recorders, as for `forward`; see also jaxsink.reduce
+    intervene  a function of the previous step that names the keys to hide; see jaxsink.sampling.intervene
+    seed       one for all rows, or one per row; draws do not depend on batch or padding
+    every      record every n-th step only
+    stream     move records to the host after every n steps, so that the device holds those of n steps at most
+    pad_to     pad prompts to a multiple of this, so that prompts of many lengths share a compiled program
+    draws      recorded uniform draws to replay: {"token": [T,B,S,V], "remask": [T,B,S], "transfer": [T,B,S]}
+    listener   called on the host after every `stream` steps, for live displays
+    """
+    config = model.config
+    sampler.check(config)
+    interventions.check(intervene, config)
+    is_ar = isinstance(sampler, ARSampler)
+    if not is_ar and config.mask_id is None:
+        raise JaxsinkError(f"a {config.family} model has no mask token, so {type(sampler).__name__} cannot run on it.")
+    tokens, real = prepare(prompts, mask, config, pad_to)
+    batch, prompt = tokens.shape
+    plan = make_plan(record, intervene, every, config)
+    if stream is not None and (stream < 1 or stream % every):
+        raise JaxsinkError(f"stream must be a multiple of every ({every}), and is {stream}.")
+
+    infill = not is_ar and bool(((tokens == config.mask_id) & real).any())
+    filler = 0 if is_ar else config.mask_id
+    canvas = np.concatenate([tokens, np.full((batch, sampler.length), filler)], axis=1).astype(np.int32)
+    real = np.concatenate([real, np.ones((batch, sampler.length), bool)], axis=1)
+    if config.positions == "learned" and canvas.shape[1] > config.max_positions:
+        raise JaxsinkError(f"prompt and response of {canvas.shape[1]} tokens exceed the {config.max_positions} positions.")
+    given_by_caller = (np.arange(canvas.shape[1]) < prompt) & real
+    if not is_ar:
+        given_by_caller = given_by_caller & (canvas != config.mask_id)
+    total = sampler.length if is_ar else sampler.total_steps(mask_count(np.where(real, canvas, -1), config))
+    settings = diffusion.Settings(
+        sampler, plan, intervene, prompt, infill, choose_backend(backend, canvas.shape[1], canvas.shape[1]), total
+    )
+    given = diffusion.Given(jnp.asarray(real), jnp.asarray(given_by_caller), make_draws(seed, batch, draws))
+    loop = autoregressive if is_ar else diffusion
+    carry, values = run(loop, model, jnp.asarray(canvas), given, settings, stream, listener)
+    return Generation(
+        tokens=carry.tokens,
+        committed_at=carry.committed_at,
+        record=jax.tree.unflatten(plan.treedef, values),
+        mask=given.mask,
+        steps=carry.steps,
+        prompt_length=prompt,
+        recorded_steps=np.arange(0, total, every),
+        approximate=getattr(sampler, "cache", None),
+    )
+
+
+def run(
+    loop: Any, model: Model, tokens: Array, given: Any, settings: Any, stream: int | None, listener: Listener | None
+) -> tuple[Any, tuple[Any, ...]]:
+    """All steps in one program, or chunk by chunk with the records of each moved to the host."""
+    carry = jax.jit(loop.start, static_argnames="settings")(model, tokens, given, settings=settings)
+    if stream is None:
+        return loop.advance(model, carry, given, settings, settings.total, begin=True)
+    chunks, plan = [], settings.plan
+    for first in range(0, settings.total, stream):
+        carry, values = loop.advance(model, carry, given, settings, min(stream, settings.total), begin=first == 0)
+        count = plan.rows(min(stream, settings.total - first))
+        chunks.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], values))
+        if listener is not None:
+            listener(int(carry.step), np.asarray(carry.tokens), np.asarray(carry.committed_at))
+        if bool(carry.done.all()):
+            missing = plan.rows(settings.total) - sum(plan.rows(min(stream, settings.total - f)) for f in range(0, first + 1, stream))
+            if missing:
+                chunks.append(jax.tree.map(lambda x, n=missing: np.zeros((n, *x.shape[1:]), x.dtype), values))
+            break
+    return carry, jax.tree.map(lambda *parts: np.concatenate(parts), *chunks)
+
+
+def prepare(prompts: Any, mask: Any, config: ModelConfig, pad_to: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens i32[B,P], real bool[B,P]), padded on the left."""
+    pad = config.pad_id if config.pad_id is not None else 0
+    if isinstance(prompts, (list, tuple)) and len({np.shape(ids) for ids in prompts}) > 1:
+        if mask is not None:
+            raise JaxsinkError("prompts given as lists of different lengths need no mask.")
+        width = max(len(ids) for ids in prompts)
+        mask = np.array([[False] * (width - len(ids)) + [True] * len(ids) for ids in prompts])
+        prompts = [[pad] * (width - len(ids)) + list(ids) for ids in prompts]
+    tokens = np.asarray(prompts)
+    if tokens.ndim != 2 or 0 in tokens.shape:
+        raise JaxsinkError(f"prompts must be [batch, length] or lists of ids, none of them empty, not {tokens.shape}.")
+    if not np.issubdtype(tokens.dtype, np.integer):
+        raise JaxsinkError(f"prompts must be token ids, not {tokens.dtype}.")
+    real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask).astype(bool)
+    if real.shape != tokens.shape:
+        raise JaxsinkError(f"mask must have the prompts' shape {tokens.shape}, not {real.shape}.")
+    if not real[:, -1].all():
+        raise JaxsinkError("prompts must be padded on the left: the last token of every row must be real.")
+    wrong = tokens[(tokens < 0) | (tokens >= config.vocab)]
+    if wrong.size:
+        raise JaxsinkError(f"token id {wrong[0]} is outside the model's vocabulary of {config.vocab} rows.")
+    extra = 0 if pad_to is None else -tokens.shape[1] % pad_to
+    widths = ((0, 0), (extra, 0))
+    return np.pad(tokens, widths, constant_values=pad), np.pad(real, widths)
+
+
+def make_draws(seed: Any, batch: int, draws: dict[str, Any] | None) -> noise.Draws:
+    seeds = np.asarray(seed)
+    if seeds.shape not in ((), (batch,)) or not np.issubdtype(seeds.dtype, np.integer):
+        raise JaxsinkError(f"seed must be a whole number, or one per prompt ({batch}), not {seed!r}.")
+    replay = {name: np.asarray(value, np.float64) for name, value in (draws or {}).items()}
+    if unknown := set(replay) - {"token", "remask", "transfer"}:
+        raise JaxsinkError(f"draws: there are no draws called {sorted(unknown)[0]!r}.")
+    if "token" in replay:  # the host has float64, so recorded draws close to 0 and 1 keep their noise
+        replay["token"] = -np.log(-np.log(replay["token"]))
+    replay = {name: jnp.asarray(value.astype(np.float32)) for name, value in replay.items()}
+    return noise.Draws(noise.row_keys(jnp.asarray(seeds & 0xFFFFFFFF, jnp.uint32), batch), **replay)
+
+

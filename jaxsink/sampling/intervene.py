@@ -1,0 +1,70 @@
+"""Interventions: what step t recorded decides which keys step t + 1 hides.
+
+An intervention is any function `f(previous: Previous) -> bool[L,B,H,S]`, True = hide this key from every query. It may
+carry two attributes: `needs`, the recorder(s) whose values it wants to see (default: `record.received()`), and
+`rank_on = "clean"`, to see what an extra pass without any hidden keys would have recorded instead of what the running,
+masked model did. The first step has no previous one, so nothing is hidden there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsink import record
+from jaxsink.config import ModelConfig
+from jaxsink.errors import JaxsinkError
+
+
+class Previous(NamedTuple):
+    """What an intervention sees of the step before."""
+
+    record: Any  # values of its `needs`, each leaf with a leading layer axis
+    step: Array  # i32[], the step that the drop is for (1, 2, …)
+    tokens: Array  # i32[B,S], the canvas of this step
+    mask: Array  # bool[B,S], True = real token
+    prompt: Array  # bool[B,S]
+    keys: Array  # key[B], a random key per row for this step
+    drop: Array  # bool[L,B,H,S], what was hidden in the step before
+
+
+def needs(intervene: Any) -> Any:
+    return getattr(intervene, "needs", None) or record.received()
+
+
+def ranks_on_clean(intervene: Any) -> bool:
+    return getattr(intervene, "rank_on", "masked") == "clean"
+
+
+@dataclass(frozen=True)
+class DropPositions:
+    """Hide fixed positions, counted from the first token of the prompt, in every step but the first `spare`."""
+
+    positions: tuple[int, ...]
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    spare: int = 0
+
+    def __call__(self, previous: Previous) -> Array:
+        layers, batch, heads, length = previous.drop.shape
+        place = jnp.cumsum(previous.mask, axis=1) - 1
+        hit = (place[..., None] == jnp.array(self.positions)).any(axis=-1) & previous.mask  # [B,S]
+        where_layer = _chosen(self.layers, layers)[:, None, None, None]
+        where_head = _chosen(self.heads, heads)[None, None, :, None]
+        return hit[None, :, None, :] & where_layer & where_head & (previous.step >= self.spare)
+
+
+def _chosen(wanted: tuple[int, ...] | None, count: int) -> Array:
+    return jnp.ones(count, bool) if wanted is None else jnp.isin(jnp.arange(count), jnp.array(wanted))
+
+
+def check(intervene: Any, config: ModelConfig) -> None:
+    if intervene is not None and not callable(intervene):
+        raise JaxsinkError(f"intervene must be a function of the previous step, not {intervene!r}.")
+    for name, count in (("layers", config.layers), ("heads", config.heads)):
+        for number in getattr(intervene, name, None) or ():
+            if not 0 <= number < count:
+                raise JaxsinkError(f"intervene: the model has no {name[:-1]} {number}, only 0 to {count - 1}.")

@@ -1,0 +1,43 @@
+"""What a run records, how often, and buffers for it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxsink.config import ModelConfig
+from jaxsink.errors import JaxsinkError
+from jaxsink.record import Recorder, compile_record
+from jaxsink.sampling.intervene import needs
+
+
+class Plan(NamedTuple):
+    """Hashable: the recorders of the caller, and those that the intervention needs."""
+
+    recorders: tuple[Recorder, ...]
+    treedef: Any
+    needs: tuple[Recorder, ...]
+    needs_treedef: Any
+    every: int
+
+    def rows(self, steps: int) -> int:
+        """How many of `steps` steps are recorded."""
+        return -(-steps // self.every)
+
+
+def make_plan(record: Any, intervene: Any, every: int, config: ModelConfig) -> Plan:
+    if every < 1:
+        raise JaxsinkError(f"every must be 1 or more, and is {every}.")
+    recorders, treedef = compile_record(record, config.layers, config.heads)
+    wanted, wanted_treedef = (), jax.tree.structure(None)
+    if intervene is not None:
+        wanted, wanted_treedef = compile_record(needs(intervene), config.layers, config.heads)
+    return Plan(recorders, treedef, wanted, wanted_treedef, every)
+
+
+def zeros_like_shapes(shapes: Any, lead: int | None = None) -> Any:
+    """Zero arrays for a pytree of shapes, with a leading axis if asked for."""
+    front = () if lead is None else (lead,)
+    return jax.tree.map(lambda s: jnp.zeros((*front, *s.shape), s.dtype), shapes)
