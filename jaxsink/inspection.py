@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jaxsink.checkpoint import MANIFEST, Reader, describe_foreign, named_leaves
+from jaxsink.checkpoint import describe_foreign
 from jaxsink.cli import human_bytes
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import abstract
 from jaxsink.presets import PRESETS
+from jaxsink.storage import MANIFEST, Reader, named_leaves
 
 BYTES = {"float32": 4, "bfloat16": 2}
 

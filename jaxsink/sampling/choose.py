@@ -5,6 +5,8 @@ Ties: the lowest token id among equal scores, and the lowest position among equa
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -12,6 +14,7 @@ from jax import Array, lax
 from jaxsink.sampling import noise
 
 REMOVED = jnp.finfo(jnp.float32).min
+LAST = -1e30  # below every confidence, above what is not eligible
 
 
 def without(logits: Array, ids: tuple[int, ...]) -> Array:
@@ -47,15 +50,31 @@ def shape_logits(logits: Array, temperature: float, top_p: float | None, top_k: 
     return logits
 
 
-def pick(shaped: Array, logits: Array, banned: tuple[int, ...], added: Array | None) -> Array:
-    """i32[...]: the best token of the shaped logits (plus noise) that is not banned.
+def pick(shaped: Array, added: Array | None) -> Array:
+    """i32[...]: the best token of the shaped logits, plus noise; removed tokens never win over kept ones."""
+    kept = jnp.where(shaped <= REMOVED, -jnp.inf, shaped)
+    return jnp.argmax(kept if added is None else kept + added, axis=-1)
 
-    Where shaping left nothing but banned tokens, the best of the plain logits.
-    """
-    allowed = without(shaped, banned)
-    nothing_left = (allowed <= REMOVED).all(axis=-1, keepdims=True)
-    allowed = jnp.where(nothing_left, without(logits, banned), jnp.where(allowed <= REMOVED, -jnp.inf, allowed))
-    return jnp.argmax(allowed if added is None else allowed + added, axis=-1)
+
+class Choice(NamedTuple):
+    """What a position would take. A position that predicts the mask itself waits: it is the last to be committed, and
+    then takes the best other token."""
+
+    token: Array  # i32[B,W], never the mask
+    waits: Array  # bool[B,W]
+
+    def order(self, confidence: Array) -> Array:
+        """Confidences by which positions are committed."""
+        return jnp.where(self.waits, LAST, confidence)
+
+
+def choose_token(shaped: Array, logits: Array, mask_id: int, added: Array | None) -> Choice:
+    predicted = pick(shaped, added)
+    waits = predicted == mask_id
+    other = without(shaped, (mask_id,))
+    nothing_left = (other <= REMOVED).all(axis=-1, keepdims=True)  # the filters kept the mask alone
+    other = pick(jnp.where(nothing_left, without(logits, (mask_id,)), other), added)
+    return Choice(jnp.where(waits, other, predicted), waits)
 
 
 def probability_of(logits: Array, token: Array) -> Array:

@@ -57,11 +57,15 @@ class Settings(NamedTuple):
     infill: bool  # masks stand in the prompt, so the window is the whole canvas
     backend: str
     total: int  # T
+    edit_logits: Any = None
+    edit_tokens: Any = None
 
 
 def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carry:
     batch, length = tokens.shape
     config = model.config
+    if settings.edit_tokens is not None:
+        tokens = settings.edit_tokens(jnp.int32(-1), tokens)
     zero = jnp.zeros(batch, jnp.int32)
     seen = drop = cache = None
     if settings.intervene is not None:
@@ -134,6 +138,8 @@ def _step(model: Model, carry: Carry, given: Given, settings: Settings, record_n
     seen = values[len(wanted) :]
     if settings.intervene is not None and ranks_on_clean(settings.intervene):
         seen = run(None, settings.plan.needs)[1]
+    if settings.edit_logits is not None:
+        scores = settings.edit_logits(carry.step, scores, window.index)
     token, commit = sampler.decide(config, scores, window, given.draws)
     carry = _commit(carry, window, token, commit & ~carry.done[:, None], masked, end, settings, config)
     return (
@@ -232,6 +238,9 @@ def _commit(
     index = jnp.where(commit, window.index, carry.tokens.shape[1])  # out of range: dropped
     tokens = carry.tokens.at[rows, index].set(token.astype(jnp.int32), mode="drop")
     committed_at = carry.committed_at.at[rows, index].set(carry.step, mode="drop")
+    if settings.edit_tokens is not None:
+        tokens = settings.edit_tokens(carry.step, tokens)
+        committed_at = jnp.where((tokens != carry.tokens) & (committed_at < 0), carry.step, committed_at)
     left = masked & (committed_at < 0)
     done = carry.done
     if settings.sampler.stop_at_eos:

@@ -61,6 +61,8 @@ def generate(
     pad_to: int | None = None,
     backend: str | None = None,
     draws: dict[str, Any] | None = None,
+    edit_logits: Any = None,
+    edit_tokens: Any = None,
     listener: Listener | None = None,
 ) -> Generation:
     """Generate from prompts, and return attention statistics of every step along with the tokens.
@@ -74,6 +76,8 @@ def generate(
     stream     move records to the host after every n steps, so that the device holds those of n steps at most
     pad_to     pad prompts to a multiple of this, so that prompts of many lengths share a compiled program
     draws      recorded uniform draws to replay: {"token": [T,B,S,V], "remask": [T,B,S], "transfer": [T,B,S]}
+    edit_logits  traceable f(step, logits f32[B,W,V], index i32[B,W]) -> logits, before the sampler decides (diffusion)
+    edit_tokens  traceable f(step, tokens i32[B,S]) -> tokens, before the first step (step = -1) and after each (diffusion)
     listener   called on the host after every `stream` steps, for live displays
     """
     config = model.config
@@ -82,6 +86,8 @@ def generate(
     is_ar = isinstance(sampler, ARSampler)
     if not is_ar and config.mask_id is None:
         raise JaxsinkError(f"a {config.family} model has no mask token, so {type(sampler).__name__} cannot run on it.")
+    if is_ar and (edit_logits is not None or edit_tokens is not None):
+        raise JaxsinkError("edit_logits and edit_tokens are for diffusion samplers.")
     tokens, real = prepare(prompts, mask, config, pad_to)
     batch, prompt = tokens.shape
     plan = make_plan(record, intervene, every, config)
@@ -99,8 +105,9 @@ def generate(
         given_by_caller = given_by_caller & (canvas != config.mask_id)
     total = sampler.length if is_ar else sampler.total_steps(mask_count(np.where(real, canvas, -1), config))
     settings = diffusion.Settings(
-        sampler, plan, intervene, prompt, infill, choose_backend(backend, canvas.shape[1], canvas.shape[1]), total
-    )
+        sampler, plan, intervene, prompt, infill, choose_backend(backend, canvas.shape[1], canvas.shape[1]), total,
+        edit_logits, edit_tokens,
+    )  # fmt: skip
     given = diffusion.Given(jnp.asarray(real), jnp.asarray(given_by_caller), make_draws(seed, batch, draws))
     loop = autoregressive if is_ar else diffusion
     carry, values = run(loop, model, jnp.asarray(canvas), given, settings, stream, listener)

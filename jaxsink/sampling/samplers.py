@@ -154,7 +154,8 @@ class LLaDASampler:
         added = None
         if self.temperature > 0:
             added = choose.token_noise(draws, window.step, window.place, window.index, logits.shape[-1], self.temperature)
-        token = choose.pick(logits, logits, (config.mask_id,), added)
+        choice = choose.choose_token(logits, logits, config.mask_id, added)
+        token = choice.token
         if self.remasking == "random":
             confidence = choose.position_draws(draws, noise.REMASK, window.step, window.place, window.index)
         else:
@@ -162,6 +163,7 @@ class LLaDASampler:
             if self.confidence_eos_eot_inf:
                 unsure = (*config.eos_ids[:1], *(() if config.eot_id is None else (config.eot_id,)))
             confidence = choose.probability_of(choose.without(logits, unsure), token)
+        confidence = choice.order(confidence)
         if self.threshold is not None:
             return token, choose.commit_above(confidence, window.eligible, self.threshold)
         share, rest = window.block_masks // self.steps_per_block, window.block_masks % self.steps_per_block
@@ -218,17 +220,18 @@ class DreamSampler:
         added = None
         if self.temperature > 0:
             added = choose.token_noise(draws, window.step, window.place, window.index, logits.shape[-1], 1.0)
-        token = choose.pick(shaped, logits, (config.mask_id,), added)
+        choice = choose.choose_token(shaped, logits, config.mask_id, added)
+        token = choice.token
         ratio = jnp.asarray(dream_ratios(self.steps, self.eps))[window.step]
         if self.alg == "origin":
             draw = choose.position_draws(draws, noise.TRANSFER, window.step, window.place, window.index)
-            return token, window.eligible & (draw < ratio)
+            return token, window.eligible & (draw < ratio) & (~choice.waits | (window.step == self.steps - 1))
         confidence = self.confidence(shaped, token)
         if self.alg_temp:
             keys = noise.keys_at(draws.keys, noise.ORDER, window.step, window.place)
             confidence = confidence / self.alg_temp + noise.gumbel(keys, 1)[..., 0]
         quota = jnp.floor(window.eligible.sum(axis=1).astype(jnp.float32) * ratio).astype(jnp.int32)
-        return token, choose.commit_best(confidence, window.eligible, quota)
+        return token, choose.commit_best(choice.order(confidence), window.eligible, quota)
 
     def confidence(self, shaped: Array, token: Array) -> Array:
         if self.alg == "maskgit_plus":
@@ -291,8 +294,9 @@ class SDARSampler:
         added = None
         if self.temperature > 0:
             added = choose.token_noise(draws, window.step, window.place, window.index, logits.shape[-1], 1.0)
-        token = choose.pick(shaped, logits, (config.mask_id,), added)
-        confidence = choose.probability_of(shaped, token)
+        choice = choose.choose_token(shaped, logits, config.mask_id, added)
+        token = choice.token
+        confidence = choice.order(choose.probability_of(shaped, token))
         steps = self.steps_per_block or config.block_length
         quota = config.block_length // steps + (window.block_step < config.block_length % steps)
         best = choose.commit_best(confidence, window.eligible, quota)
@@ -333,7 +337,7 @@ class ARSampler:
         shaped = choose.shape_logits(logits[:, None], self.temperature, self.top_p, self.top_k)
         place = jnp.full((logits.shape[0], 1), step)
         added = choose.token_noise(draws, step, place, place + prompt, logits.shape[-1], 1.0)
-        return choose.pick(shaped, logits[:, None], (), added)[:, 0]
+        return choose.pick(shaped, added)[:, 0]
 
 
 def mask_count(tokens: np.ndarray, config: ModelConfig) -> int:
