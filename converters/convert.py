@@ -11,21 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxsink.checkpoint import Writer, dtype_name, writer
 from jaxsink.errors import JaxsinkError
+from jaxsink.storage import Writer, dtype_name, writer
 from jaxsink.tokenizer import Tokenizer, check_special_ids
 
 from . import gguf_tokenizer, hub
 from .gguf_source import GgufSource
 from .load import open_source
 from .plan import Plan, check_tied_copy, make_plan, read_piece
-from .source import Source
+from .source import Source, read_json
 from .verify import compare_logits, compare_tensors
 
 CARRIED = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
+READ_AS_JSON = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"}
 SPARE_BYTES = 64 << 20  # left free on the disk
 
 Progress = Callable[[str, int, int], None]  # (what, bytes done, bytes in all)
@@ -130,6 +131,8 @@ def carry_tokenizer(source: Source, path: Path, folder: Path) -> list[Path]:
         return []
     carried = [path / name for name in CARRIED if os.path.lexists(path / name)]
     for file in carried:
+        if file.name in READ_AS_JSON:
+            read_json(file)
         try:
             shutil.copyfile(file, folder / file.name)
         except OSError as error:

@@ -6,8 +6,8 @@ import fnmatch
 import re
 from pathlib import Path
 
-from jaxsink.checkpoint import first_line
 from jaxsink.errors import JaxsinkError
+from jaxsink.storage import first_line
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 SETTINGS = ["*.json", "*.jinja", "merges.txt", "tokenizer.model"]

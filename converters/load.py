@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Mesh
 
-from jaxsink.checkpoint import MANIFEST, assemble
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
+from jaxsink.storage import MANIFEST, assemble
 
 from .plan import Piece, Plan, cast, check_finite, check_tied_copy, make_plan, read_piece
 from .source import SafetensorsSource, Source
@@ -57,14 +58,23 @@ def load_directory(path: Path, dtype: str | None, mesh: Mesh | None) -> Model:
     for piece in sorted(plan.pieces, key=lambda piece: piece.layer or 0):
         by_parameter[piece.parameter].append(piece)
 
-    def read(name: str, leaf: jax.ShapeDtypeStruct, sharding: Sharding) -> jax.Array:
-        def part(index: Any) -> np.ndarray:
-            if by_parameter[name][0].layer is None:
-                return read_part(plan, source, by_parameter[name][0], dtype, index)
-            pieces = by_parameter[name][index[0]]
-            return np.stack([read_part(plan, source, piece, dtype, index[1:]) for piece in pieces])
+    def read(wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+        return {
+            name: jax.make_array_from_callback(leaf.shape, leaf.sharding, partial(read_shard, name))
+            for name, leaf in wanted.items()
+        }
 
-        return jax.make_array_from_callback(leaf.shape, sharding, part)
+    def read_shard(name: str, index: Any) -> np.ndarray:
+        pieces = by_parameter[name]
+        if pieces[0].layer is None:
+            return read_part(plan, source, pieces[0], dtype, index)
+        pieces = pieces[index[0]]
+        first = read_part(plan, source, pieces[0], dtype, index[1:])
+        value = np.empty((len(pieces), *first.shape), first.dtype)
+        value[0] = first
+        for layer, piece in enumerate(pieces[1:], 1):
+            value[layer] = read_part(plan, source, piece, dtype, index[1:])
+        return value
 
     return assemble(plan.config, dtype, mesh, read)
 

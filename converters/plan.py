@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxsink.checkpoint import is_layered, named_leaves, piece_name
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import abstract
+from jaxsink.storage import is_layered, named_leaves, piece_name
 
 from .families import family_of
 from .source import FLOATS, NUMPY, Source

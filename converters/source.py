@@ -17,8 +17,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxsink.checkpoint import first_line
 from jaxsink.errors import JaxsinkError
+from jaxsink.storage import first_line
 
 FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 NUMPY = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import re
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxsink.checkpoint import first_line
 from jaxsink.errors import JaxsinkError
+from jaxsink.storage import first_line
 
 from .source import NUMPY, Source, TensorInfo, add_tensor, check_against_index, list_shards, read_settings
 
@@ -58,13 +58,14 @@ def load_torch_file(file: Path) -> dict[str, Any]:
             "or get the model as safetensors."
         ) from error
     try:
+        with file.open("rb") as opened:
+            is_zip = opened.read(4) == b"PK\3\4"  # files from before PyTorch 1.6 are not, and cannot be mapped
         with warnings.catch_warnings(action="ignore"):  # advice to PyTorch's developers
-            # Files from before PyTorch 1.6 are no zip archives and cannot be mapped.
-            state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except FileNotFoundError as error:
-        raise JaxsinkError(f"{file} is missing.") from error
+            state = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
     except OSError as error:
-        raise JaxsinkError(f"cannot read {file}: {error.strerror or first_line(error)}.") from error
+        if error.errno != errno.EINVAL:  # which is how PyTorch fails to seek in a damaged file
+            raise JaxsinkError(f"cannot read {file}: {error.strerror or first_line(error)}.") from error
+        raise JaxsinkError(f"{file} is damaged; download it again.") from error
     except Exception as error:  # torch raises many kinds for damaged files
         called = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if called:

@@ -190,7 +190,7 @@ def blocked(x: Inputs, recorders: tuple[Recorder, ...]) -> tuple[Array, tuple[An
         joined = moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
         return lax.slice_in_dim(joined, 0, queries, axis=axis)
 
-    full_tap = tap_of(x, side_by_side(maps, 2) if whole else None)
+    full_tap = tap_of(x, None if maps is None else side_by_side(maps, 2))
     by_sum, by_rows = iter(sums), iter(rows)
     records = []
     for recorder in recorders:

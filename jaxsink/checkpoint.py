@@ -57,7 +57,7 @@ def describe_foreign(path: Path) -> tuple[ModelConfig, str, dict[str, Any]]:
 def save(
     model: Model, path: str | os.PathLike[str], source: dict[str, Any] | None = None, overwrite: bool = False
 ) -> None:
-    """Write a model as a checkpoint that `load` reads; `overwrite` replaces one that is there, once this is complete."""
+    """Write a model as a checkpoint that `load` reads; `overwrite` replaces an old one, once the new is complete."""
     leaves = named_leaves(model.stacked())[0]
     dtypes = {dtype_name(leaf.dtype) for _, leaf in leaves}
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"  # which holds all the others

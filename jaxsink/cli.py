@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -20,6 +21,8 @@ BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Exit code 0: done, 2: bad input (one sentence on stderr), 1: our fault, 130: interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold what the terminal cannot show
     args = build_parser().parse_args(argv)
     try:
         return args.run(args)

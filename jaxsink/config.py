@@ -57,7 +57,9 @@ class ModelConfig:
     block_length: int | None = None  # block_causal: tokens see their own block and the blocks before it
     window: int | None = None  # sliding window: a query sees itself and the window - 1 keys before it
     window_layers: tuple[bool, ...] | None = None  # layers that use the window; None = all of them
-    shift_logits: bool = False  # Dream: the logits at position i predict token i + 1, though tokens are unmasked in place
+    shift_logits: bool = (
+        False  # Dream: the logits at position i predict token i + 1, though tokens are unmasked in place
+    )
 
     norm: Literal["rms", "layer"] = "rms"
     norm_eps: float = 1e-5

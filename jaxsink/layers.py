@@ -98,8 +98,10 @@ def _yarn(frequency: np.ndarray, scaling: RopeScaling, config: ModelConfig) -> t
     """Dimensions that turn often within the original length are kept, those that hardly turn are stretched."""
 
     def dimension(turns: float) -> float:
-        return config.head_dim * math.log(scaling.original_length / (turns * 2 * math.pi)) / (
-            2 * math.log(config.rope_theta)
+        return (
+            config.head_dim
+            * math.log(scaling.original_length / (turns * 2 * math.pi))
+            / (2 * math.log(config.rope_theta))
         )
 
     low = max(math.floor(dimension(scaling.beta_fast)), 0)

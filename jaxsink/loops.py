@@ -16,7 +16,14 @@ from jaxsink.record import Recorder
 
 
 def scanned_layers(
-    layers: Any, run_layer: Any, x: Array, cache: Any, drop: Any, windows: Any, recorders: tuple[Recorder, ...], count: int
+    layers: Any,
+    run_layer: Any,
+    x: Array,
+    cache: Any,
+    drop: Any,
+    windows: Any,
+    recorders: tuple[Recorder, ...],
+    count: int,
 ) -> tuple[Array, Any, tuple[Any, ...]]:
     """Recorders of chosen layers write into slots that are carried along; the others' values are stacked."""
     everywhere = tuple(r for r in recorders if r.layers is None)
@@ -38,13 +45,15 @@ def scanned_layers(
     slots = ()
     if somewhere:
         like = jax.eval_shape(first_layer)
-        slots = tuple(
-            jax.tree.map(lambda s, n=len(r.layers or ()): jnp.zeros((n, *s.shape), s.dtype), value)
-            for r, value in zip(somewhere, like, strict=True)
-        )
+        slots = tuple(empty_slots(r, value) for r, value in zip(somewhere, like, strict=True))
     (x, cache, slots), kept = lax.scan(body, (x, cache, slots), (layers, drop, indices, windows))
     by_layer, by_slot = iter(kept), iter(slots)
     return x, cache, tuple(next(by_layer if r.layers is None else by_slot) for r in recorders)
+
+
+def empty_slots(recorder: Recorder, like: Any) -> Any:
+    count = len(recorder.layers or ())
+    return jax.tree.map(lambda s: jnp.zeros((count, *s.shape), s.dtype), like)
 
 
 def write_slot(slot: Any, value: Any, recorder: Recorder, index: Array) -> Any:
@@ -58,7 +67,14 @@ def write_slot(slot: Any, value: Any, recorder: Recorder, index: Array) -> Any:
 
 
 def unrolled_layers(
-    layers: Any, run_layer: Any, x: Array, cache: Any, drop: Any, windows: Any, recorders: tuple[Recorder, ...], count: int
+    layers: Any,
+    run_layer: Any,
+    x: Array,
+    cache: Any,
+    drop: Any,
+    windows: Any,
+    recorders: tuple[Recorder, ...],
+    count: int,
 ) -> tuple[Array, Any, tuple[Any, ...]]:
     """Each layer runs only the recorders that want it."""
     values: list[dict[int, Any]] = [{} for _ in recorders]
@@ -71,7 +87,11 @@ def unrolled_layers(
         for n, value in zip(numbers, here, strict=True):
             values[n][index] = value
     order = [r.layers if r.layers is not None else range(count) for r in recorders]
-    return x, cache, tuple(
-        jax.tree.map(lambda *xs: jnp.stack(xs), *[by_layer[i] for i in wanted])
-        for by_layer, wanted in zip(values, order, strict=True)
+    return (
+        x,
+        cache,
+        tuple(
+            jax.tree.map(lambda *xs: jnp.stack(xs), *[by_layer[i] for i in wanted])
+            for by_layer, wanted in zip(values, order, strict=True)
+        ),
     )

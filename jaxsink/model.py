@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array, lax
+from jax.core import Tracer
 
 from jaxsink.attention import Inputs, Sequence, Visibility, attend, choose_backend, exact
 from jaxsink.config import ModelConfig
@@ -56,7 +57,7 @@ class Model(nnx.Module):
 
     def stacked(self) -> Model:
         """The inverse of `unrolled`."""
-        if not self.is_unrolled:
+        if isinstance(self.layers, Layer):
             return self
         return self._with_layers(jax.tree.map(lambda *xs: jnp.stack(xs), *self.layers))
 
@@ -180,7 +181,9 @@ def transform(
         use_window=None,
     )
 
-    def run_layer(layer: Layer, x: Array, cache: Cache | None, drop: Any, index: Any, use_window: Any, wanted: Any) -> Any:
+    def run_layer(
+        layer: Layer, x: Array, cache: Cache | None, drop: Any, index: Any, use_window: Any, wanted: Any
+    ) -> Any:
         q, k, v = layer.attention.project(layer.attention_norm(x), table)
         if cache is not None:
             cache = write_cache(cache, k, v, index, run.start)
@@ -231,14 +234,16 @@ def check_inputs(config: ModelConfig, tokens: Any, mask: Any, visible: Any, drop
     tokens = tokens if isinstance(tokens, jax.Array) else np.asarray(tokens)
     if not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise JaxsinkError(f"tokens must be whole numbers, not {tokens.dtype}.")
-    if not isinstance(tokens, jax.core.Tracer):
+    if not isinstance(tokens, Tracer):
         values = np.asarray(tokens)
         if values.min() < 0 or values.max() >= config.vocab:
             wrong = values.min() if values.min() < 0 else values.max()
             raise JaxsinkError(f"token id {wrong} is outside the model's vocabulary of {config.vocab} rows.")
     batch, length = shape
     if config.positions == "learned" and length > config.max_positions:
-        raise JaxsinkError(f"{length} tokens are more than the {config.max_positions} positions this model has learned.")
+        raise JaxsinkError(
+            f"{length} tokens are more than the {config.max_positions} positions this model has learned."
+        )
     expected = {
         "mask": (mask, (batch, length)),
         "visible": (visible, (batch, length, length)),

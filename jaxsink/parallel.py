@@ -41,7 +41,9 @@ def make_mesh(data: int = 1, model: int | None = None, devices: Any = None) -> M
     devices = jax.devices() if devices is None else list(devices)
     model = len(devices) // data if model is None else model
     if data < 1 or model < 1 or data * model != len(devices):
-        raise JaxsinkError(f"a {data} x {model} mesh does not fit {len(devices)} devices; choose numbers that multiply.")
+        raise JaxsinkError(
+            f"a {data} x {model} mesh does not fit {len(devices)} devices; choose numbers that multiply."
+        )
     grid = np.array(devices).reshape(data, model)
     return Mesh(grid, (DATA, MODEL), axis_types=(AxisType.Auto, AxisType.Auto))
 
@@ -49,7 +51,9 @@ def make_mesh(data: int = 1, model: int | None = None, devices: Any = None) -> M
 def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedSharding:
     """Where the parameter `name` of the given rank lives. Heads are never cut: what does not divide stays whole."""
     if MODEL not in mesh.shape:
-        raise JaxsinkError(f"the mesh needs an axis named {MODEL!r}, and has {tuple(mesh.shape)}; see parallel.make_mesh.")
+        raise JaxsinkError(
+            f"the mesh needs an axis named {MODEL!r}, and has {tuple(mesh.shape)}; see parallel.make_mesh."
+        )
     counts = {"heads": config.heads, "kv_heads": config.kv_heads, "mlp": config.mlp_width, "vocab": config.vocab}
     logical = next((axes for end, axes in LOGICAL_AXES.items() if name.endswith(end)), ())
     spec: list[str | None] = [None] * (rank - len(logical))

@@ -71,7 +71,9 @@ def _qwen3(layers: int, width: int, heads: int, mlp_width: int, tied: bool) -> M
     return _QWEN3.replace(layers=layers, width=width, heads=heads, mlp_width=mlp_width, tied=tied)
 
 
-def _qwen2(layers: int, width: int, heads: int, kv_heads: int, head_dim: int, mlp_width: int, tied: bool) -> ModelConfig:
+def _qwen2(
+    layers: int, width: int, heads: int, kv_heads: int, head_dim: int, mlp_width: int, tied: bool
+) -> ModelConfig:
     return _QWEN2.replace(
         layers=layers, width=width, heads=heads, kv_heads=kv_heads, head_dim=head_dim, mlp_width=mlp_width,
         vocab=151936, tied=tied,
@@ -117,9 +119,7 @@ PRESETS: dict[str, ModelConfig] = {
     "mistral-7b-v0.3": _MISTRAL,
     "smollm2-135m": _SMOLLM2,
     "smollm2-360m": _SMOLLM2.replace(layers=32, width=960, heads=15, kv_heads=5, mlp_width=2560),
-    "smollm2-1.7b": _SMOLLM2.replace(
-        layers=24, width=2048, heads=32, kv_heads=32, mlp_width=8192, rope_theta=1.3e5
-    ),
+    "smollm2-1.7b": _SMOLLM2.replace(layers=24, width=2048, heads=32, kv_heads=32, mlp_width=8192, rope_theta=1.3e5),
     "gpt2": _GPT2,
     "gpt2-medium": _gpt2(24, 1024, 16),
     "gpt2-large": _gpt2(36, 1280, 20),

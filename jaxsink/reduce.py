@@ -14,18 +14,25 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxsink.errors import JaxsinkError
 from jaxsink.record import QUERY_KINDS, Tap
 
 
 @dataclass(frozen=True)
 class top:  # noqa: N801 - reads as a function
-    """{"score": f32[B,H,k], "position": i32[B,H,k]}, largest first; equal scores in order of position."""
+    """{"score": f32[B,H,k], "position": i32[B,H,k]}, largest first; equal scores in order of position.
+
+    Where fewer than k keys are real, both are 0; so they are for a row that has finished, as all its statistics.
+    """
 
     k: int
 
     def __call__(self, value: Array, tap: Tap) -> dict[str, Array]:
+        if not 0 < self.k <= value.shape[-1]:
+            raise JaxsinkError(f"reduce.top: k must lie between 1 and the {value.shape[-1]} keys, and is {self.k}.")
         score, position = lax.top_k(jnp.where(tap.mask[:, None, :], value, -jnp.inf), self.k)
-        return {"score": score, "position": position}
+        real = jnp.isfinite(score)
+        return {"score": jnp.where(real, score, 0.0), "position": jnp.where(real, position, 0)}
 
 
 @dataclass(frozen=True)

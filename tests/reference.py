@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 
-def run(config: Any, params: Any, tokens: np.ndarray, mask: np.ndarray, drop: np.ndarray | None = None) -> tuple[Any, Any]:
+def run(
+    config: Any, params: Any, tokens: np.ndarray, mask: np.ndarray, drop: np.ndarray | None = None
+) -> tuple[Any, Any]:
     """(logits [B,S,V], attention [L,B,H,S,S]) at real tokens; zeros elsewhere."""
     params = _float64(params)
     batch, length = tokens.shape
@@ -19,7 +21,9 @@ def run(config: Any, params: Any, tokens: np.ndarray, mask: np.ndarray, drop: np
     attention = np.zeros((config.layers, batch, config.heads, length, length))
     for row in range(batch):
         real = np.flatnonzero(mask[row])
-        hidden, maps = _one_sequence(config, params, tokens[row, real], real, None if drop is None else drop[:, row][:, :, real])
+        hidden, maps = _one_sequence(
+            config, params, tokens[row, real], real, None if drop is None else drop[:, row][:, :, real]
+        )
         head = params["head"]["weight"] if "head" in params else params["embedding"]
         logits[row, real] = hidden @ head.T
         attention[np.ix_(range(config.layers), [row], range(config.heads), real, real)] = maps[:, None]
@@ -36,10 +40,15 @@ def _one_sequence(config: Any, params: Any, ids: np.ndarray, slots: np.ndarray, 
     for index in range(config.layers):
         layer = _pick(params["layers"], index)
         windowed = config.window_layers is None or config.window_layers[index]
-        x = x + _attention(config, layer["attention"], _norm(config, layer["attention_norm"], x), position, slots,
-                           config.window if windowed else None, None if drop is None else drop[index], maps[index])  # fmt: skip
+        window, hidden_keys = config.window if windowed else None, None if drop is None else drop[index]
+        y = _norm(config, layer["attention_norm"], x)
+        x = x + _attention(config, layer["attention"], y, position, slots, window, hidden_keys, maps[index])
         y = _norm(config, layer["mlp_norm"], x)
-        x = x + (np.stack([_experts(config, layer["mlp"], t) for t in y]) if config.experts else _mlp(config, layer["mlp"], y))
+        x = x + (
+            np.stack([_experts(config, layer["mlp"], t) for t in y])
+            if config.experts
+            else _mlp(config, layer["mlp"], y)
+        )
     return _norm(config, params["norm"], x), maps
 
 
@@ -87,8 +96,13 @@ def _rotate(config, x, position):
                 mix = (s.original_length / length - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
                 frequency[n] = (1 - mix) * frequency[n] / s.factor + mix * frequency[n]
     elif s is not None:
+
         def turning(turns):
-            return config.head_dim * math.log(s.original_length / (turns * 2 * math.pi)) / (2 * math.log(config.rope_theta))
+            return (
+                config.head_dim
+                * math.log(s.original_length / (turns * 2 * math.pi))
+                / (2 * math.log(config.rope_theta))
+            )
 
         low, high = max(math.floor(turning(s.beta_fast)), 0), min(math.ceil(turning(s.beta_slow)), config.head_dim - 1)
         for n in range(half):

@@ -99,7 +99,9 @@ def test_a_query_without_any_visible_key_attends_uniformly_over_real_keys(backen
     visible[0, 5] = False
     visible[2, 7] = False
     maps = jaxsink.forward(lively(config), tokens, mask, visible, record=record.maps(), backend=backend).record
-    np.testing.assert_allclose(maps[:, 0, :, 5], np.broadcast_to(mask[0] / mask[0].sum(), maps[:, 0, :, 5].shape), rtol=1e-6)
+    np.testing.assert_allclose(
+        maps[:, 0, :, 5], np.broadcast_to(mask[0] / mask[0].sum(), maps[:, 0, :, 5].shape), rtol=1e-6
+    )
     np.testing.assert_allclose(maps[:, 2, :, 7], 1 / 13, rtol=1e-6)
 
 
@@ -154,7 +156,10 @@ def test_backends_agree_within_a_layer(family: str) -> None:
         config.window, None,
     )  # fmt: skip
     drop = jnp.asarray(rng.random((2, config.heads, length)) < 0.1)
-    inputs = attention.Inputs(q, k, v, see, drop, mask, jnp.zeros((2, length), int), q[:, :, 0], jnp.array(0))
+    kind = jnp.zeros((2, length), int)
+    inputs = attention.Inputs(
+        q, k, v, see, drop, mask, kind, q[:, :, 0], jnp.array(0), attention.Sequence(kind, kind, mask)
+    )
     recorders = (record.received(), record.maps())
     ours, (received, maps) = attention.attend(inputs, recorders, "naive")
     theirs, (received_blocked, maps_blocked) = attention.attend(inputs, recorders, "blocked")

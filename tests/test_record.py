@@ -26,7 +26,7 @@ def seen() -> tuple:
         "value": record.value_norm(), "hidden": record.hidden(), "massive": record.hidden_max(), "tap": whole_tap,
     }  # fmt: skip
     out = jaxsink.forward(model, tokens, mask, record=wanted, prompt=prompt)
-    return config, tokens, mask, prompt, {k: v for k, v in out.record.items()}
+    return config, tokens, mask, prompt, out.record
 
 
 def whole_tap(tap: record.Tap) -> dict:
@@ -34,9 +34,11 @@ def whole_tap(tap: record.Tap) -> dict:
 
 
 def test_received_is_the_column_sum(seen) -> None:
-    config, _, mask, _, out = seen
+    _, _, mask, _, out = seen
     np.testing.assert_allclose(out["received"], np.asarray(out["maps"]).sum(3), atol=1e-6)
-    np.testing.assert_allclose(out["received"].sum(-1), np.broadcast_to(mask.sum(1)[None, :, None], (3, 3, 6)), rtol=1e-5)
+    np.testing.assert_allclose(
+        out["received"].sum(-1), np.broadcast_to(mask.sum(1)[None, :, None], (3, 3, 6)), rtol=1e-5
+    )
 
 
 def test_received_splits_by_query_kind(seen) -> None:
@@ -58,7 +60,7 @@ def test_last_row_is_the_last_real_query(seen) -> None:
 
 
 def test_row_entropy(seen) -> None:
-    _, _, mask, _, out = seen
+    out = seen[-1]
     maps = np.asarray(out["maps"], np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         expected = -np.nansum(maps * np.log(maps), axis=-1)

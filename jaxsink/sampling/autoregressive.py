@@ -66,9 +66,7 @@ def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carr
 
 
 @partial(jax.jit, static_argnames=("settings", "chunk", "begin"), donate_argnames=("carry",))
-def advance(
-    model: Model, carry: Carry, given: Given, settings: Settings, chunk: int, begin: bool
-) -> tuple[Carry, Any]:
+def advance(model: Model, carry: Carry, given: Given, settings: Settings, chunk: int, begin: bool) -> tuple[Carry, Any]:
     """Up to `chunk` more steps; the first chunk runs the prompt before them."""
     if begin and settings.prompt > 1:
         carry = _prefill(model, carry, given, settings)
@@ -87,7 +85,9 @@ def _prefill(model: Model, carry: Carry, given: Given, settings: Settings) -> Ca
     return carry._replace(cache=cache, sums=sums, clean=None if carry.clean is None else jax.tree.map(jnp.copy, cache))
 
 
-def _step(model: Model, carry: Carry, given: Given, settings: Settings, record_now: bool) -> tuple[Carry, tuple[Any, ...]]:
+def _step(
+    model: Model, carry: Carry, given: Given, settings: Settings, record_now: bool
+) -> tuple[Carry, tuple[Any, ...]]:
     config, sampler, plan = model.config, settings.sampler, settings.plan
     drop = next_drop(carry, given, settings)
     wanted = summed(plan.recorders) if sampler.whole_map else plan.recorders if record_now else ()
@@ -130,7 +130,13 @@ def _now(carry: Carry, given: Given, settings: Settings, config: Any) -> tuple[A
 
 
 def _run_last(
-    model: Model, carry: Carry, given: Given, settings: Settings, drop: Any, recorders: tuple[Recorder, ...], cache: Cache
+    model: Model,
+    carry: Carry,
+    given: Given,
+    settings: Settings,
+    drop: Any,
+    recorders: tuple[Recorder, ...],
+    cache: Cache,
 ) -> tuple[Array, tuple[Any, ...], Cache]:
     at, mask, sequence = _now(carry, given, settings, model.config)
     run = Pass(sequence, mask, drop=drop, cache=cache, start=at, queries=1)
@@ -158,5 +164,3 @@ def _reduced(
         jax.vmap(lambda value, r=recorder: r.finish(value, tap))(total) if recorder.join == "sum" else total
         for recorder, total in zip(recorders, sums, strict=True)
     )
-
-

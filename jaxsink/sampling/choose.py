@@ -39,13 +39,17 @@ def keep_top_k(logits: Array, top_k: int) -> Array:
     return jnp.where(logits < smallest, REMOVED, logits)
 
 
-def shape_logits(logits: Array, temperature: float, top_p: float | None, top_k: int | None) -> Array:
-    """Temperature, then top-p, then top-k, in Dream's order."""
+def shape_logits(
+    logits: Array, temperature: float, top_p: float | None, top_k: int | None, k_first: bool = False
+) -> Array:
+    """Temperature, then top-p, then top-k, in Dream's order; or top-k before top-p, as SDAR and Hugging Face have it."""
     if temperature > 0:
         logits = logits / temperature
+    if k_first and top_k:
+        logits = keep_top_k(logits, top_k)
     if top_p is not None and top_p < 1:
         logits = keep_top_p(logits, top_p)
-    if top_k is not None and top_k > 0:
+    if not k_first and top_k:
         logits = keep_top_k(logits, top_k)
     return logits
 
@@ -83,9 +87,11 @@ def probability_of(logits: Array, token: Array) -> Array:
 
 
 def rank(confidence: Array, eligible: Array) -> Array:
-    """i32[B,W]: 0 for the surest eligible position of each row; ties in order of position."""
-    order = jnp.argsort(jnp.where(eligible, -confidence, jnp.inf), axis=-1, stable=True)
-    return jnp.argsort(order, axis=-1)
+    """i32[B,W]: how many eligible positions of the row come before each: the surer ones, and ties further left."""
+    here, other = confidence[:, :, None], confidence[:, None, :]
+    index = jnp.arange(confidence.shape[1])
+    before = (other > here) | ((other == here) & (index < index[:, None]))
+    return (before & eligible[:, None, :]).sum(axis=-1)
 
 
 def commit_best(confidence: Array, eligible: Array, quota: Array) -> Array:

@@ -7,6 +7,7 @@ on the window that may change; the sampler decides; tokens are committed. Nothin
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxsink.attention import Sequence
+from jaxsink.errors import JaxsinkError
 from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
 from jaxsink.record import Recorder
 from jaxsink.sampling import noise
@@ -73,7 +75,7 @@ def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carr
         run = partial(_transform, model, given=given, settings=settings, drop=None, recorders=settings.plan.needs)
         seen = zeros_like_shapes(jax.eval_shape(lambda t: run(tokens=t, done=zero > 0)[1], tokens))
     if settings.sampler.cache is not None:
-        cache = empty_cache(model, batch, length)
+        cache = empty_cache(model, batch, length + partial_queries(settings.sampler) - settings.sampler.block_length)
     return Carry(
         jnp.int32(0), tokens, jnp.full_like(tokens, -1), zero > 0, zero, zero - 1, zero, zero, seen, drop, cache
     )
@@ -113,9 +115,13 @@ def loop_steps(step: Callable[..., Any], carry: Any, settings: Settings, chunk: 
     return lax.while_loop(unfinished, body, (carry, buffers))
 
 
-def _step(model: Model, carry: Carry, given: Given, settings: Settings, record_now: bool) -> tuple[Carry, tuple[Any, ...]]:
+def _step(
+    model: Model, carry: Carry, given: Given, settings: Settings, record_now: bool
+) -> tuple[Carry, tuple[Any, ...]]:
     sampler, config = settings.sampler, model.config
-    masked = (carry.tokens == config.mask_id) & given.mask & ~given.prompt
+    assert config.mask_id is not None
+    fillable = given.mask & ~given.prompt
+    masked = fillable & (carry.tokens == config.mask_id)
     canvas = Canvas(carry.tokens, masked, jnp.argmax(given.mask, axis=1), carry.step, settings.prompt)
     block, begin, end = sampler.block(config, canvas)
     window = _window(carry, canvas, block, begin, end, settings, config)
@@ -126,11 +132,11 @@ def _step(model: Model, carry: Carry, given: Given, settings: Settings, record_n
     run = partial(_transform, model, carry.tokens, given, settings, carry.done)
     if sampler.cache is None:
         hidden, values, cache = *run(drop, recorders), None
-        scores = _window_logits(model, hidden, window.index, canvas.first)
+        scores = _window_logits(model, hidden, window.position, canvas.first)
         if sampler.cfg_scale > 0:
             without_prompt = jnp.where(given.prompt & given.mask, config.mask_id, carry.tokens)
             plain, _ = _transform(model, without_prompt, given, settings, carry.done, drop, ())
-            unguided = _window_logits(model, plain, window.index, canvas.first)
+            unguided = _window_logits(model, plain, window.position, canvas.first)
             scores = unguided + (sampler.cfg_scale + 1) * (scores - unguided)
     else:
         scores, values, cache = _cached_logits(model, carry, given, settings, window, drop, recorders)
@@ -139,9 +145,9 @@ def _step(model: Model, carry: Carry, given: Given, settings: Settings, record_n
     if settings.intervene is not None and ranks_on_clean(settings.intervene):
         seen = run(None, settings.plan.needs)[1]
     if settings.edit_logits is not None:
-        scores = settings.edit_logits(carry.step, scores, window.index)
+        scores = settings.edit_logits(carry.step, scores, window.position)
     token, commit = sampler.decide(config, scores, window, given.draws)
-    carry = _commit(carry, window, token, commit & ~carry.done[:, None], masked, end, settings, config)
+    carry = _commit(carry, window, token, commit & ~carry.done[:, None], fillable, end, settings, config)
     return (
         carry._replace(
             block=block, block_step=window.block_step + 1, block_masks=window.block_masks, drop=drop, cache=cache,
@@ -163,7 +169,7 @@ def _window(
     eligible = jnp.take_along_axis(canvas.masked, jnp.minimum(index, length - 1), axis=1) & below
     new = block != carry.block
     return Window(
-        index=index,
+        position=index,
         eligible=eligible,
         block_step=jnp.where(new, 0, carry.block_step),
         block_masks=jnp.where(new, eligible.sum(axis=1), carry.block_masks),
@@ -175,14 +181,22 @@ def _window(
 def next_drop(carry: Any, given: Given, settings: Settings) -> Array | None:
     if settings.intervene is None:
         return None
-    keys = jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, noise.INTERVENE), carry.step))(given.draws.keys)
+    keys = jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, noise.INTERVENE), carry.step))(
+        given.draws.keys
+    )
     seen = jax.tree.unflatten(settings.plan.needs_treedef, carry.seen)
     previous = Previous(seen, carry.step, carry.tokens, given.mask, given.prompt, keys, carry.drop)
     return jnp.where(carry.step == 0, False, settings.intervene(previous)) & given.mask[None, :, None, :]
 
 
 def _transform(
-    model: Model, tokens: Array, given: Given, settings: Settings, done: Array, drop: Any, recorders: tuple[Recorder, ...]
+    model: Model,
+    tokens: Array,
+    given: Given,
+    settings: Settings,
+    done: Array,
+    drop: Any,
+    recorders: tuple[Recorder, ...],
 ) -> tuple[Array, tuple[Any, ...]]:
     sequence = Sequence(tokens, token_kinds(model.config, tokens, given.prompt), given.mask & ~done[:, None])
     hidden, values, _ = transform(model, Pass(sequence, given.mask, drop=drop), recorders, settings.backend)
@@ -190,36 +204,72 @@ def _transform(
 
 
 def _cached_logits(
-    model: Model, carry: Carry, given: Given, settings: Settings, window: Window, drop: Any, recorders: tuple[Recorder, ...]
+    model: Model,
+    carry: Carry,
+    given: Given,
+    settings: Settings,
+    window: Window,
+    drop: Any,
+    recorders: tuple[Recorder, ...],
 ) -> tuple[Array, tuple[Any, ...], Cache]:
-    """Fast-dLLM: a full pass when a block begins, then passes over the block ("dual") or the response ("prefix") only."""
-    sampler, config = settings.sampler, model.config
-    length = carry.tokens.shape[1]
-    sequence = Sequence(
-        carry.tokens, token_kinds(config, carry.tokens, given.prompt), given.mask & ~carry.done[:, None]
-    )
-    begin = window.index[0, 0]
+    """Fast-dLLM: a full pass when a block begins; from then on only the block runs ("dual"), or the block and all that
+    follows ("prefix"), on the keys and values that the full pass left behind."""
+    config, length = model.config, carry.tokens.shape[1]
+    begin = window.position[0, 0]
     first = jnp.zeros(carry.tokens.shape[0], jnp.int32)
+    queries = partial_queries(settings.sampler)
+    kinds = token_kinds(config, carry.tokens, given.prompt)
+    sequence = Sequence(carry.tokens, kinds, given.mask & ~carry.done[:, None])
+    room = carry.cache.k.shape[2] - length  # so that the queries of a late block do not run over the end
+    if room:
+        sequence = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, room))), sequence)
+        drop = None if drop is None else jnp.pad(drop, ((0, 0), (0, 0), (0, 0), (0, room)))
+        recorders = tuple(showing(length, recorder) for recorder in recorders)
+    mask = jnp.pad(given.mask, ((0, 0), (0, room)))
 
-    def full() -> tuple[Array, tuple[Any, ...], Cache]:
-        run = Pass(sequence, given.mask, drop=drop, cache=carry.cache, start=0, queries=length)
-        hidden, values, cache = transform(model, run, recorders, settings.backend)
+    def run(start: Any, queries: int) -> tuple[Array, tuple[Any, ...], Cache]:
+        one = Pass(sequence, mask, drop=drop, cache=carry.cache, start=start, queries=queries)
+        hidden, values, cache = transform(model, one, recorders, settings.backend)
         assert cache is not None
-        return _window_logits(model, hidden, window.index, first), values, cache
+        return _window_logits(model, hidden, window.position - start, first), values, cache
 
-    def part() -> tuple[Array, tuple[Any, ...], Cache]:
-        dual = sampler.cache == "dual"
-        queries = sampler.block_length if dual else sampler.gen_length
-        start = begin if dual else settings.prompt
-        run = Pass(sequence, given.mask, drop=drop, cache=carry.cache, start=start, queries=queries)
-        hidden, values, cache = transform(model, run, recorders, settings.backend)
-        assert cache is not None and carry.cache is not None
-        if not dual:  # what stands before the block keeps the keys it had when the block began
-            before = (jnp.arange(length) < begin)[None, None, :, None, None]
-            cache = Cache(jnp.where(before, carry.cache.k, cache.k), jnp.where(before, carry.cache.v, cache.v))
-        return _window_logits(model, hidden, window.index - start, first), values, cache
+    whole, part = partial(run, 0, length), partial(run, begin, queries)
+    if jax.eval_shape(whole)[1] != jax.eval_shape(part)[1]:
+        raise JaxsinkError(
+            "with a cache only some of the tokens run, so only records summed over queries can be kept: received(), "
+            "or a reduction of it, but not maps()."
+        )
+    return lax.cond(window.block_step[0] == 0, whole, part)
 
-    return lax.cond(window.block_step[0] == 0, full, part)
+
+def partial_queries(sampler: Any) -> int:
+    """How many tokens run while a block is decoded with a cache."""
+    return sampler.block_length if sampler.cache == "dual" else sampler.gen_length
+
+
+@dataclass(frozen=True)
+class _Showing:
+    """A recorder's function, or reduction, that sees the first `length` keys only."""
+
+    length: int
+    function: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        *value, tap = arguments
+
+        def cut(x: Array | None, axis: int = 1) -> Array | None:
+            return None if x is None else lax.slice_in_dim(x, 0, self.length, axis=axis)
+
+        tap = tap._replace(
+            probs=cut(tap.probs, 3), k=cut(tap.k), v=cut(tap.v), mask=cut(tap.mask), tokens=cut(tap.tokens),
+            key_kind=cut(tap.key_kind),
+        )  # fmt: skip
+        return self.function(*value, tap)
+
+
+def showing(length: int, recorder: Recorder) -> Recorder:
+    reductions = tuple(_Showing(length, reduction) for reduction in recorder.reductions)
+    return replace(recorder, read=_Showing(length, recorder.read), reductions=reductions)
 
 
 def _window_logits(model: Model, hidden: Array, index: Array, first: Array) -> Array:
@@ -231,22 +281,32 @@ def _window_logits(model: Model, hidden: Array, index: Array, first: Array) -> A
 
 
 def _commit(
-    carry: Carry, window: Window, token: Array, commit: Array, masked: Array, end: Array, settings: Settings, config: Any
+    carry: Carry,
+    window: Window,
+    token: Array,
+    commit: Array,
+    fillable: Array,
+    end: Array,
+    settings: Settings,
+    config: Any,
 ) -> Carry:
-    """Write the committed tokens; finish rows that are full or whose block ends in eos."""
+    """Write the committed tokens; finish rows that are full or that stop at eos."""
     rows = jnp.arange(carry.tokens.shape[0])[:, None]
-    index = jnp.where(commit, window.index, carry.tokens.shape[1])  # out of range: dropped
+    index = jnp.where(commit, window.position, carry.tokens.shape[1])  # out of range: dropped
     tokens = carry.tokens.at[rows, index].set(token.astype(jnp.int32), mode="drop")
     committed_at = carry.committed_at.at[rows, index].set(carry.step, mode="drop")
     if settings.edit_tokens is not None:
         tokens = settings.edit_tokens(carry.step, tokens)
-        committed_at = jnp.where((tokens != carry.tokens) & (committed_at < 0), carry.step, committed_at)
-    left = masked & (committed_at < 0)
+        filled = fillable & (carry.tokens == config.mask_id) & (tokens != config.mask_id)
+        committed_at = jnp.where(filled, carry.step, jnp.where(tokens == config.mask_id, -1, committed_at))
+    left = fillable & (tokens == config.mask_id)
     done = carry.done
     if settings.sampler.stop_at_eos:
-        inside = jnp.arange(tokens.shape[1])[None, :] < end[:, None]
-        last = jnp.take_along_axis(tokens, end[:, None] - 1, axis=1)[:, 0]
-        stops = ~(left & inside).any(axis=1) & jnp.isin(last, jnp.array(config.eos_ids)) & ~done
+        index = jnp.arange(tokens.shape[1])
+        inside = index < end[:, None]
+        where = inside & fillable if settings.sampler.stop_rule == "any" else index == end[:, None] - 1
+        ends = (where & jnp.isin(tokens, jnp.array(config.eos_ids))).any(axis=1)
+        stops = ends & ~(left & inside).any(axis=1) & ~done
         rest = left & stops[:, None]
         tokens = jnp.where(rest, config.eos_ids[0], tokens)
         committed_at = jnp.where(rest, carry.step, committed_at)

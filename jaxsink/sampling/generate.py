@@ -15,7 +15,8 @@ from jaxsink.attention import choose_backend
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
-from jaxsink.sampling import autoregressive, diffusion, intervene as interventions, noise
+from jaxsink.sampling import autoregressive, diffusion, noise
+from jaxsink.sampling import intervene as interventions
 from jaxsink.sampling.records import make_plan
 from jaxsink.sampling.samplers import ARSampler, mask_count
 
@@ -95,11 +96,16 @@ def generate(
         raise JaxsinkError(f"stream must be a multiple of every ({every}), and is {stream}.")
 
     infill = not is_ar and bool(((tokens == config.mask_id) & real).any())
-    filler = 0 if is_ar else config.mask_id
-    canvas = np.concatenate([tokens, np.full((batch, sampler.length), filler)], axis=1).astype(np.int32)
-    real = np.concatenate([real, np.ones((batch, sampler.length), bool)], axis=1)
+    if infill and getattr(sampler, "cache", None) is not None:
+        raise JaxsinkError("masks inside the prompt cannot be filled with a cache.")
+    response = response_mask(sampler, config, real, pad_to)
+    blank = np.where(response, filler_id(config) if is_ar else config.mask_id, filler_id(config))
+    canvas = np.concatenate([tokens, blank], axis=1).astype(np.int32)
+    real = np.concatenate([real, response], axis=1)
     if config.positions == "learned" and canvas.shape[1] > config.max_positions:
-        raise JaxsinkError(f"prompt and response of {canvas.shape[1]} tokens exceed the {config.max_positions} positions.")
+        raise JaxsinkError(
+            f"prompt and response of {canvas.shape[1]} tokens exceed the {config.max_positions} positions."
+        )
     given_by_caller = (np.arange(canvas.shape[1]) < prompt) & real
     if not is_ar:
         given_by_caller = given_by_caller & (canvas != config.mask_id)
@@ -138,7 +144,9 @@ def run(
         if listener is not None:
             listener(int(carry.step), np.asarray(carry.tokens), np.asarray(carry.committed_at))
         if bool(carry.done.all()):
-            missing = plan.rows(settings.total) - sum(plan.rows(min(stream, settings.total - f)) for f in range(0, first + 1, stream))
+            missing = plan.rows(settings.total) - sum(
+                plan.rows(min(stream, settings.total - f)) for f in range(0, first + 1, stream)
+            )
             if missing:
                 chunks.append(jax.tree.map(lambda x, n=missing: np.zeros((n, *x.shape[1:]), x.dtype), values))
             break
@@ -172,6 +180,20 @@ def prepare(prompts: Any, mask: Any, config: ModelConfig, pad_to: int | None) ->
     return np.pad(tokens, widths, constant_values=pad), np.pad(real, widths)
 
 
+def response_mask(sampler: Any, config: ModelConfig, real: np.ndarray, pad_to: int | None) -> np.ndarray:
+    """bool[B,gen]: the places of the response that exist; rows end apart where a sampler completes its last block."""
+    if not hasattr(sampler, "overhang"):
+        return np.ones((len(real), sampler.length), bool)
+    length = sampler.length + sampler.overhang(config, real.sum(axis=1))
+    widest = int(length.max()) if pad_to is None else sampler.length + (config.block_length or 1) - 1
+    return np.arange(widest) < length[:, None]
+
+
+def filler_id(config: ModelConfig) -> int:
+    """What stands where a row has ended."""
+    return config.pad_id if config.pad_id is not None else (config.eos_ids or (0,))[0]
+
+
 def make_draws(seed: Any, batch: int, draws: dict[str, Any] | None) -> noise.Draws:
     seeds = np.asarray(seed)
     if seeds.shape not in ((), (batch,)) or not np.issubdtype(seeds.dtype, np.integer):
@@ -183,5 +205,3 @@ def make_draws(seed: Any, batch: int, draws: dict[str, Any] | None) -> noise.Dra
         replay["token"] = -np.log(-np.log(replay["token"]))
     replay = {name: jnp.asarray(value.astype(np.float32)) for name, value in replay.items()}
     return noise.Draws(noise.row_keys(jnp.asarray(seeds & 0xFFFFFFFF, jnp.uint32), batch), **replay)
-
-

@@ -49,7 +49,7 @@ class DropPositions:
     spare: int = 0
 
     def __call__(self, previous: Previous) -> Array:
-        layers, batch, heads, length = previous.drop.shape
+        layers, _, heads, _ = previous.drop.shape
         place = jnp.cumsum(previous.mask, axis=1) - 1
         hit = (place[..., None] == jnp.array(self.positions)).any(axis=-1) & previous.mask  # [B,S]
         where_layer = _chosen(self.layers, layers)[:, None, None, None]

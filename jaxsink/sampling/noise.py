@@ -59,4 +59,3 @@ def small_uniform(key: Array, shape: tuple[int, ...]) -> Array:
     """Uniform in (0, 1) with 32 random bits, so that small values keep their relative precision."""
     bits = jax.random.bits(key, shape, jnp.uint32)
     return (bits.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-32) * jnp.float32(1 - 2.0**-24)
-

@@ -33,7 +33,7 @@ class Canvas(NamedTuple):
 class Window(NamedTuple):
     """The part of the canvas that this step may change."""
 
-    index: Array  # i32[B,W], positions in the sequence
+    position: Array  # i32[B,W], in the sequence
     eligible: Array  # bool[B,W], masked and inside the block
     block_step: Array  # i32[B], steps taken in this block
     block_masks: Array  # i32[B], masks when the block began
@@ -74,6 +74,8 @@ class LLaDASampler:
     values within a block (Fast-dLLM): faster, approximate, and recorded attention then covers the tokens that ran only.
     """
 
+    stop_rule = "last"
+
     gen_length: int = 128
     steps: int = 128
     block_length: int = 128
@@ -105,7 +107,9 @@ class LLaDASampler:
         return self.threshold is not None
 
     def check(self, config: ModelConfig) -> None:
-        _require(min(self.gen_length, self.steps, self.block_length) > 0, "LLaDASampler: lengths and steps must be positive.")
+        _require(
+            min(self.gen_length, self.steps, self.block_length) > 0, "LLaDASampler: lengths and steps must be positive."
+        )
         _require(
             self.gen_length % self.block_length == 0,
             f"LLaDASampler: gen_length {self.gen_length} is not a multiple of block_length {self.block_length}.",
@@ -118,6 +122,10 @@ class LLaDASampler:
         _require(self.cfg_scale >= 0, f"LLaDASampler: cfg_scale must not be negative, and is {self.cfg_scale}.")
         _require(self.cache in (None, "prefix", "dual"), f"LLaDASampler: unknown cache {self.cache!r}.")
         _require(self.cache is None or self.cfg_scale == 0, "LLaDASampler: guidance and a cache do not go together.")
+        _require(
+            self.cache is None or not config.shift_logits,
+            f"LLaDASampler: a cache needs logits that predict their own position, and {config.family}'s are shifted.",
+        )
         _require(
             not self.text_only or config.text_vocab is not None,
             "LLaDASampler: text_only needs a model whose config says where text ends (text_vocab).",
@@ -153,11 +161,13 @@ class LLaDASampler:
             logits = choose.without(logits, config.eos_ids[:1])
         added = None
         if self.temperature > 0:
-            added = choose.token_noise(draws, window.step, window.place, window.index, logits.shape[-1], self.temperature)
+            added = choose.token_noise(
+                draws, window.step, window.place, window.position, logits.shape[-1], self.temperature
+            )
         choice = choose.choose_token(logits, logits, config.mask_id, added)
         token = choice.token
         if self.remasking == "random":
-            confidence = choose.position_draws(draws, noise.REMASK, window.step, window.place, window.index)
+            confidence = choose.position_draws(draws, noise.REMASK, window.step, window.place, window.position)
         else:
             unsure = ()
             if self.confidence_eos_eot_inf:
@@ -219,12 +229,12 @@ class DreamSampler:
         shaped = choose.shape_logits(logits, self.temperature, self.top_p, self.top_k)
         added = None
         if self.temperature > 0:
-            added = choose.token_noise(draws, window.step, window.place, window.index, logits.shape[-1], 1.0)
+            added = choose.token_noise(draws, window.step, window.place, window.position, logits.shape[-1], 1.0)
         choice = choose.choose_token(shaped, logits, config.mask_id, added)
         token = choice.token
         ratio = jnp.asarray(dream_ratios(self.steps, self.eps))[window.step]
         if self.alg == "origin":
-            draw = choose.position_draws(draws, noise.TRANSFER, window.step, window.place, window.index)
+            draw = choose.position_draws(draws, noise.TRANSFER, window.step, window.place, window.position)
             return token, window.eligible & (draw < ratio) & (~choice.waits | (window.step == self.steps - 1))
         confidence = self.confidence(shaped, token)
         if self.alg_temp:
@@ -248,8 +258,12 @@ class SDARSampler:
     """SDAR's generation: blocks of the model's own length, counted from the first token of the prompt.
 
     A step commits every position surer than `threshold` if these are at least its quota, else its quota of the surest.
-    threshold=None always commits the quota. steps_per_block defaults to the block length.
+    threshold=None always commits the quota. steps_per_block defaults to the block length. The last block is always a
+    whole one, so a response may exceed gen_length by less than a block. stop_at_eos: a row that has an eos in its
+    response when a block is full is finished, and its rest is eos.
     """
+
+    stop_rule = "any"
 
     gen_length: int = 128
     steps_per_block: int | None = None
@@ -273,10 +287,16 @@ class SDARSampler:
         fits = steps is None or (config.block_length is not None and 0 < steps <= config.block_length)
         _require(fits, f"SDARSampler: steps_per_block must lie between 1 and the block length, and is {steps}.")
         _require(self.gen_length > 0, "SDARSampler: gen_length must be positive.")
+        _require(not self.stop_at_eos or bool(config.eos_ids), "SDARSampler: stop_at_eos needs a model with an eos id.")
         _check_filters("SDARSampler", self.temperature, self.top_p, self.top_k)
 
     def total_steps(self, masks: int) -> int:
         return masks
+
+    def overhang(self, config: ModelConfig, prompts: np.ndarray) -> np.ndarray:
+        """i64[B]: positions beyond gen_length that complete the last block, for prompts of these lengths."""
+        assert config.block_length is not None
+        return -(prompts + self.gen_length) % config.block_length
 
     def window(self, config: ModelConfig) -> int:
         assert config.block_length is not None
@@ -290,10 +310,10 @@ class SDARSampler:
 
     def decide(self, config: ModelConfig, logits: Array, window: Window, draws: noise.Draws) -> tuple[Array, Array]:
         assert config.mask_id is not None and config.block_length is not None
-        shaped = choose.shape_logits(logits, self.temperature, self.top_p, self.top_k)
+        shaped = choose.shape_logits(logits, self.temperature, self.top_p, self.top_k, k_first=True)
         added = None
         if self.temperature > 0:
-            added = choose.token_noise(draws, window.step, window.place, window.index, logits.shape[-1], 1.0)
+            added = choose.token_noise(draws, window.step, window.place, window.position, logits.shape[-1], 1.0)
         choice = choose.choose_token(shaped, logits, config.mask_id, added)
         token = choice.token
         confidence = choice.order(choose.probability_of(shaped, token))
@@ -334,7 +354,7 @@ class ARSampler:
         """i32[B] of logits f32[B,V]."""
         if self.temperature == 0:
             return jnp.argmax(logits, axis=-1)
-        shaped = choose.shape_logits(logits[:, None], self.temperature, self.top_p, self.top_k)
+        shaped = choose.shape_logits(logits[:, None], self.temperature, self.top_p, self.top_k, k_first=True)
         place = jnp.full((logits.shape[0], 1), step)
         added = choose.token_noise(draws, step, place, place + prompt, logits.shape[-1], 1.0)
         return choose.pick(shaped, added)[:, 0]

@@ -1,0 +1,282 @@
+"""Places that cannot be read or written: missing, looping, occupied, full, failing; and random damage to sound files."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import assert_refused, assert_same, converted, make, run, tokenizer_files
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import jaxsink
+from jaxsink import JaxsinkError
+
+not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
+
+
+def replace(path: Path, make_other: Callable[[Path], Any]) -> None:
+    path.unlink()
+    make_other(path)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+SOURCES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
+    "missing": (shutil.rmtree, ("there is no checkpoint at",)),
+    "a file": (lambda s: (shutil.rmtree(s), s.write_text("weights")), ("is a file",)),
+    "a loop": (lambda s: (shutil.rmtree(s), loop(s)), ("there is no checkpoint at",)),
+    "empty": (lambda s: (shutil.rmtree(s), s.mkdir()), ("no config.json",)),
+    "without config": (lambda s: (s / "config.json").unlink(), ("no config.json",)),
+    "without weights": (lambda s: (s / "model.safetensors").unlink(), ("no weights",)),
+    "looping config": (lambda s: replace(s / "config.json", loop), ("config.json", "symbolic links")),
+    "looping weights": (lambda s: replace(s / "model.safetensors", loop), ("model.safetensors", "symbolic links")),
+    "dangling weights": (
+        lambda s: replace(s / "model.safetensors", lambda p: p.symlink_to("../blobs/3f")),
+        ("model.safetensors is missing",),
+    ),
+    "folder for config": (lambda s: replace(s / "config.json", Path.mkdir), ("config.json", "Is a directory")),
+    "folder for weights": (lambda s: replace(s / "model.safetensors", Path.mkdir), ("model.safetensors",)),
+    "folder for index": (
+        lambda s: ((s / "model.safetensors").unlink(), (s / "model.safetensors.index.json").mkdir()),
+        ("index.json", "Is a directory"),
+    ),
+    "folder for tokenizer": (
+        lambda s: replace(s / "tokenizer.json", Path.mkdir),
+        ("tokenizer.json", "Is a directory"),
+    ),
+    "looping tokenizer": (lambda s: replace(s / "tokenizer.json", loop), ("tokenizer.json", "symbolic links")),
+    "looping generation config": (
+        lambda s: loop(s / "generation_config.json"),
+        ("generation_config", "symbolic links"),
+    ),
+    "pipe for config": (lambda s: replace(s / "config.json", os.mkfifo), ("config.json", "not a regular file")),
+    "pipe for weights": (lambda s: replace(s / "model.safetensors", os.mkfifo), ("model.safetensors", "regular file")),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources(name: str, tmp_path: Path, capsys: Any) -> None:
+    source, _ = make(tmp_path / "source", "llama")
+    tokenizer_files(source)
+    damage, words = SOURCES[name]
+    damage(source)
+    assert_refused(run(capsys, "convert", source, tmp_path / "out"), tmp_path / "out", str(source), *words)
+    if "tokenizer" not in name:  # which loading does not need
+        with pytest.raises(JaxsinkError):
+            jaxsink.load(source)
+
+
+@not_root
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json", ""])
+def test_unreadable(file: str, tmp_path: Path, capsys: Any) -> None:
+    source, _ = make(tmp_path / "source", "llama")
+    tokenizer_files(source)
+    (source / file).chmod(0)
+    result = run(capsys, "convert", source, tmp_path / "out")
+    (source / file).chmod(0o700)
+    assert_refused(result, tmp_path / "out", str(source / file), "Permission denied")
+
+
+@not_root
+def test_target_not_writable(tmp_path: Path, capsys: Any) -> None:
+    source, _ = make(tmp_path / "source", "llama")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    target = tmp_path / "locked" / "out"
+    assert_refused(run(capsys, "convert", source, target), target, "locked", "Permission denied")
+
+
+@pytest.mark.parametrize("occupied", ["file", "folder", "empty folder", "link", "loop"])
+def test_target_exists(occupied: str, tmp_path: Path, capsys: Any) -> None:
+    source, _ = make(tmp_path / "source", "llama")
+    target = tmp_path / "out"
+    if "folder" in occupied:
+        (target if occupied == "empty folder" else target / "inside").mkdir(parents=True)
+    elif occupied == "file":
+        target.write_text("mine")
+    else:
+        target.symlink_to("source" if occupied == "link" else "out")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    code, out, err = run(capsys, "convert", source, target)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "exists already" in err or "lies inside" in err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_target_below_a_file_or_nowhere(tmp_path: Path, capsys: Any) -> None:
+    source, _ = make(tmp_path / "source", "llama")
+    (tmp_path / "file").write_text("mine")
+    for target, words in {
+        tmp_path / "file" / "out": ("file", "Not a directory"),
+        tmp_path / "file" / "deeper" / "out": ("deeper", "Not a directory"),
+        Path("/proc/out"): ("/proc", "No such file"),
+        tmp_path / ("long" * 100): ("File name too long",),
+    }.items():
+        code, out, err = run(capsys, "convert", source, target)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert all(word in err for word in words), err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "source"]
+
+
+def test_source_and_target_must_lie_apart(tmp_path: Path, capsys: Any) -> None:
+    source, model = make(tmp_path / "outer" / "source", "llama")
+    (tmp_path / "alias").symlink_to(source)
+    for target in (source / "out", source, tmp_path / "alias" / "out", tmp_path / "outer"):
+        code, _, err = run(capsys, "convert", source, target, "--overwrite")
+        assert (code, "lies inside" in err, err.count("\n")) == (2, True, 1), err
+    assert sorted(path.name for path in source.iterdir()) == ["config.json", "model.safetensors"]
+    assert_same(jaxsink.load(source), model)
+
+
+def test_a_converted_checkpoint_is_no_source(tmp_path: Path, capsys: Any) -> None:
+    source, _ = make(tmp_path / "source", "llama")
+    converted(capsys, source, tmp_path / "one")
+    assert_refused(run(capsys, "convert", tmp_path / "one", tmp_path / "two"), tmp_path / "two", "already")
+
+
+def test_folders_made_for_a_failed_conversion_go_again(tmp_path: Path, capsys: Any) -> None:
+    source, model = make(tmp_path / "source", "llama")
+    tokenizer_files(source, size=999)
+    target = tmp_path / "a" / "b" / "out"
+    assert_refused(run(capsys, "convert", source, target), target, "999" if False else "ids up to 998")
+    assert not (tmp_path / "a").exists()
+    tokenizer_files(source)
+    converted(capsys, source, target)
+    assert_same(jaxsink.load(target), model)
+
+
+def test_too_little_room_is_seen_before(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    source, _ = make(tmp_path / "source", "llama")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(2**40, 2**40, 50_000_000))
+    result = run(capsys, "convert", source, tmp_path / "out")
+    assert_refused(result, tmp_path / "out", str(tmp_path), "0.05 GB free")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this test must be allowed to mount")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_full_disk(small_disk: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    """The disk fills up at every stage: tokenizer, first and last bytes of the weights, metadata, manifest."""
+    import jaxsink_converters.convert as engine
+
+    monkeypatch.setattr(engine, "check_space", lambda target, size: None)
+    source, model = make(tmp_path / "source", "llama")
+    tokenizer_files(source)
+    failures = 0
+    for used in range(64, -1, -4):
+        (small_disk / "filler").write_bytes(bytes(used * 1024))
+        code, out, err = run(capsys, "convert", source, small_disk / "out")
+        (small_disk / "filler").unlink()
+        if code:
+            failures += 1
+            assert_refused((code, out, err), small_disk / "out", str(small_disk), "No space left on device")
+            assert list(small_disk.iterdir()) == []
+    assert failures > 10
+    subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)
+    converted(capsys, source, small_disk / "again")
+    assert_same(jaxsink.load(small_disk / "again"), model)
+
+
+def test_file_size_limit(tmp_path: Path) -> None:
+    """A quota in the middle of Orbax's write, in a process of its own: nothing but our sentence on stderr."""
+    source, _ = make(tmp_path / "source", "llama")
+    code = (
+        "import resource, sys; from jaxsink.cli import main; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))"
+    )
+    command = [sys.executable, "-c", f"{code}; sys.exit(main(sys.argv[1:]))", "convert", source, tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert_refused((done.returncode, done.stdout, done.stderr), tmp_path / "out", str(tmp_path), "File too large")
+
+
+@pytest.mark.parametrize("after", [0, 1, 7])
+def test_disk_that_fails_while_it_is_read(after: int, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    source, _ = make(tmp_path / "source", "llama")
+    original, reads = Path.open, []
+
+    class Failing(io.FileIO):
+        def readinto(self, buffer: Any) -> int:
+            reads.append(len(buffer))
+            if len(reads) > after:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
+            return super().readinto(buffer)
+
+    def open_(path: Path, mode: str = "r", buffering: int = -1, **more: Any) -> Any:
+        failing = path.name == "model.safetensors" and buffering == 0
+        return Failing(path, "rb") if failing else original(path, mode, buffering, **more)
+
+    monkeypatch.setattr(Path, "open", open_)
+    result = run(capsys, "convert", source, tmp_path / "out")
+    assert_refused(result, tmp_path / "out", "model.safetensors", "Input/output error")
+
+
+Edit = tuple[str, float, bytes]
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(["replace", "insert", "cut", "end"]),
+        st.floats(0, 1, exclude_max=True),
+        st.binary(min_size=1, max_size=4),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def damage(content: bytes, edits: list[Edit]) -> bytes:
+    for what, where, data in edits:
+        place = int(where**3 * len(content))  # more often near the beginning, where the structure is
+        rest = {"replace": place + len(data), "insert": place, "cut": place + 1 + data[0], "end": len(content)}[what]
+        content = content[:place] + (data if what in ("replace", "insert") else b"") + content[rest:]
+    return content
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source, _ = make(tmp_path_factory.mktemp("sound") / "source", "llada")
+    tokenizer_files(source, mask=40)
+    (source / "generation_config.json").write_text('{"eos_token_id": [3, 7]}')
+    return source
+
+
+@settings(
+    max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    file=st.sampled_from(
+        ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+    ),
+    edits=edits,
+)
+def test_random_damage(file: str, edits: list[Edit], sound: Path, capsys: Any) -> None:
+    """What converts was verified bit for bit; everything else is one sentence, and nothing is left."""
+    content = (sound / file).read_bytes()
+    target = sound.parent / "out"
+    try:
+        (sound / file).write_bytes(damage(content, edits))
+        result = run(capsys, "convert", sound, target, "--verify")
+    finally:
+        (sound / file).write_bytes(content)
+    if result[0] == 0:
+        assert result[2] == ""
+        assert "bit for bit" in result[1]
+        shutil.rmtree(target)
+    else:
+        assert_refused(result, target)

@@ -1,0 +1,147 @@
+"""Conversions as processes: the installed command, its progress bar, kill -9 in the middle, two at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import assert_refused, assert_same, converted, make, run
+
+import jaxsink
+from jaxsink import JaxsinkError
+
+# A conversion that stops after five tensors, with some of them handed to Orbax, until the file `go` appears.
+PAUSED = """
+import sys, time
+from pathlib import Path
+import jaxsink_converters.convert as engine
+from jaxsink import storage
+from jaxsink.cli import main
+
+folder, storage.GROUP_BYTES = Path(sys.argv[1]).parent, 2000
+original, count = engine.read_piece, 0
+
+def read_piece(*arguments):
+    global count
+    count += 1
+    if count == 5:
+        (folder / "paused").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+    return original(*arguments)
+
+engine.read_piece = read_piece
+sys.exit(main(["convert", *sys.argv[1:]]))
+"""
+
+
+def start_paused(source: Path, target: Path) -> subprocess.Popen[str]:
+    """Start it, and come back when it stands in the middle."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PAUSED, str(source), str(target)], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (target.parent / "paused").exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def test_killed_in_the_middle_and_run_again(tmp_path: Path, capsys: Any) -> None:
+    source, model = make(tmp_path / "source", "llama")
+    target, partial = tmp_path / "out", tmp_path / ".out.partial"
+    process = start_paused(source, target)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert any(partial.rglob("*"))  # the killed run could not clean up
+    for path in (target, partial, *partial.glob("*")):
+        with pytest.raises(JaxsinkError):
+            jaxsink.load(path)
+    converted(capsys, source, target)  # checks that nothing is left beside it
+    assert_same(jaxsink.load(target), model)
+
+
+def test_two_conversions_to_one_place(tmp_path: Path, capsys: Any) -> None:
+    source, model = make(tmp_path / "source", "llama")
+    target = tmp_path / "out"
+    process = start_paused(source, target)
+    code, _, err = run(capsys, "convert", source, target)
+    assert (code, "another process is writing" in err, err.count("\n")) == (2, True, 1)
+    assert (tmp_path / ".out.partial").is_dir()  # the first one's work was not touched
+    (tmp_path / "go").touch()
+    assert process.communicate() == (None, "")
+    assert process.returncode == 0
+    assert_same(jaxsink.load(target), model)
+    assert not (tmp_path / ".out.partial").exists()
+
+
+def test_interrupted_from_the_keyboard(tmp_path: Path) -> None:
+    source, _ = make(tmp_path / "source", "llama")
+    process = start_paused(source, tmp_path / "out")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (130, "jaxsink: interrupted; nothing half-written was left.\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["paused", "source"]
+
+
+def test_the_installed_command(tmp_path: Path) -> None:
+    """From a folder that has its own `converters` and `experiments`, with nothing on stderr."""
+    command = Path(sys.executable).with_name("jaxsink")
+    _, model = make(tmp_path / "source", "llada")
+    for name in ("converters", "experiments", "jaxsink_converters"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "converters" / "__init__.py").write_text("raise SystemExit('the wrong package')")
+    arguments = ["convert", "source", "out", "--json", "--dtype", "bfloat16", "--verify"]
+    done = subprocess.run([command, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["dtype"] == "bfloat16"
+    assert_same(jaxsink.load(tmp_path / "out"), model.astype("bfloat16"))
+    done = subprocess.run([command, "convert", "source", "out"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_report_for_people(tmp_path: Path, capsys: Any) -> None:
+    source, _ = make(tmp_path / "source", "llada")
+    code, out, err = run(capsys, "convert", source, tmp_path / "out", "--verify")
+    assert (code, err) == (0, "")
+    first, note, verified = out.splitlines()
+    assert first == f"{tmp_path / 'out'}: llada, 0.0 M parameters, float32, 48.09 KiB, from 21 tensors"
+    assert note.startswith("note: the source has no tokenizer.json")
+    assert verified.startswith("verified: 21 arrays bit for bit; logits not compared")
+
+
+def test_progress_bar_counts_bytes(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    source, _ = make(tmp_path / "source", "llada")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    code, _, err = run(capsys, "convert", source, tmp_path / "out", "--verify")
+    assert code == 0
+    assert "converting" in err
+    assert "verifying" in err
+    assert "49.2/49.2" in err
+    assert "kB" in err
+
+
+def test_a_source_that_ends_while_it_is_read(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    """The file shrinks after everything was checked: one sentence, not a crash."""
+    import jaxsink_converters.convert as engine
+
+    source, _ = make(tmp_path / "source", "llama")
+    original = engine.stream
+
+    def stream(*arguments: Any) -> None:
+        os.truncate(source / "model.safetensors", 9000)
+        original(*arguments)
+
+    monkeypatch.setattr(engine, "stream", stream)
+    result = run(capsys, "convert", source, tmp_path / "out")
+    assert_refused(result, tmp_path / "out", "model.safetensors ends within tensor")
