@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxsink.version import __version__
 
 if TYPE_CHECKING:
-    from jaxsink import parallel, record, reduce
+    from jaxsink import parallel, record, reduce, sinks
     from jaxsink.checkpoint import load, save
     from jaxsink.config import Experts, ModelConfig, RopeScaling
     from jaxsink.errors import JaxsinkError
@@ -24,6 +24,7 @@ _HOME = {
     "parallel": "jaxsink.parallel",
     "record": "jaxsink.record",
     "reduce": "jaxsink.reduce",
+    "sinks": "jaxsink.sinks",
     "load": "jaxsink.checkpoint",
     "save": "jaxsink.checkpoint",
     "Experts": "jaxsink.config",
@@ -47,11 +48,7 @@ _HOME = {
     "Tokenizer": "jaxsink.tokenizer",
 }
 
-__all__ = [  # noqa: RUF022 - the order of _HOME
-    "parallel", "record", "reduce", "load", "save", "Experts", "ModelConfig", "RopeScaling", "JaxsinkError", "Model",
-    "Output", "abstract", "forward", "init", "PRESETS", "preset", "Generation", "generate", "DropPositions", "ARSampler",
-    "DreamSampler", "LLaDASampler", "SDARSampler", "Tokenizer", "__version__",
-]  # fmt: skip
+__all__ = [*_HOME, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from jax import Array
 
 from jaxsink.attention import Sequence
 from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
-from jaxsink.record import Recorder, Tap
+from jaxsink.record import Recorder, Tap, last_row
 from jaxsink.sampling.diffusion import Given, Settings, loop_steps, next_drop
 from jaxsink.sampling.intervene import ranks_on_clean
 from jaxsink.sampling.records import zeros_like_shapes
@@ -30,7 +30,7 @@ class Carry(NamedTuple):
     committed_at: Array  # i32[B,S]
     done: Array  # bool[B]
     steps: Array  # i32[B]
-    sums: tuple[Any, ...]  # whole_map: the map's column sums so far, one per recorder
+    sums: tuple[Any, ...]  # whole_map: sums over all queries so far, one per recorder that adds up
     seen: Any  # what the intervention needs, of the last step
     drop: Array | None  # bool[L,B,H,S], hidden in the last step
     cache: Cache
@@ -59,8 +59,7 @@ def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carr
         run = partial(_run_last, model, given=given, settings=settings, drop=None, recorders=settings.plan.needs)
         carry = carry._replace(seen=zeros_like_shapes(jax.eval_shape(lambda c: run(c, cache=c.cache)[1], carry)))
     if settings.sampler.whole_map:
-        raw = summed(settings.plan.recorders)
-        run = partial(_run_last, model, given=given, settings=settings, drop=None, recorders=raw)
+        run = partial(_run_last, model, given=given, settings=settings, drop=None, recorders=added_up(settings))
         carry = carry._replace(sums=zeros_like_shapes(jax.eval_shape(lambda c: run(c, cache=c.cache)[1], carry)))
     return carry
 
@@ -78,9 +77,8 @@ def _prefill(model: Model, carry: Carry, given: Given, settings: Settings) -> Ca
     count = settings.prompt - 1
     mask = given.mask & (jnp.arange(given.mask.shape[1]) < count)
     sequence = Sequence(carry.tokens, token_kinds(model.config, carry.tokens, given.prompt), mask)
-    recorders = summed(settings.plan.recorders) if settings.sampler.whole_map else ()
     run = Pass(sequence, mask, cache=carry.cache, start=0, queries=count)
-    _, sums, cache = transform(model, run, recorders, settings.backend)
+    _, sums, cache = transform(model, run, added_up(settings), settings.backend)
     assert cache is not None
     return carry._replace(cache=cache, sums=sums, clean=None if carry.clean is None else jax.tree.map(jnp.copy, cache))
 
@@ -89,27 +87,23 @@ def _step(
     model: Model, carry: Carry, given: Given, settings: Settings, record_now: bool
 ) -> tuple[Carry, tuple[Any, ...]]:
     config, sampler, plan = model.config, settings.sampler, settings.plan
-    drop = next_drop(carry, given, settings)
-    wanted = summed(plan.recorders) if sampler.whole_map else plan.recorders if record_now else ()
-    needs = () if settings.intervene is None else plan.needs
-    hidden, values, cache = _run_last(model, carry, given, settings, drop, wanted + needs, carry.cache)
-    seen, clean = values[len(wanted) :], None
+    there_before = given.mask & (jnp.arange(given.mask.shape[1]) < settings.prompt - 1 + carry.step)
+    drop = next_drop(carry, there_before, given, settings)
+    wanted = tuple(r for r in plan.recorders if record_now and not (sampler.whole_map and adds_up(r)))
+    adding, needs = added_up(settings), () if settings.intervene is None else plan.needs
+    hidden, values, cache = _run_last(model, carry, given, settings, drop, wanted + adding + needs, carry.cache)
+    values, added, seen = _split(values, len(wanted), len(adding))
+    clean = None
     if carry.clean is not None:
         _, seen, clean = _run_last(model, carry, given, settings, None, needs, carry.clean)
-
-    values, sums = values[: len(wanted)], ()
-    if sampler.whole_map:
-        sums = tuple(
-            jax.tree.map(jnp.add, total, value) if recorder.join == "sum" else value
-            for recorder, total, value in zip(plan.recorders, carry.sums, values, strict=True)
-        )
-        values = _reduced(plan.recorders, sums, carry, given, settings, config) if record_now else ()
+    sums = jax.tree.map(jnp.add, carry.sums, added)
+    if adding and record_now:
+        values = _with_sums(values, sums, carry, given, settings, config)
 
     scores = logits(model, hidden[:, 0])
     token = sampler.next_token(scores, carry.step, settings.prompt, given.draws)
     at = settings.prompt + carry.step
-    filler = config.pad_id if config.pad_id is not None else (config.eos_ids or (0,))[0]
-    tokens = carry.tokens.at[:, at].set(jnp.where(carry.done, filler, token).astype(jnp.int32))
+    tokens = carry.tokens.at[:, at].set(jnp.where(carry.done, carry.tokens[:, at], token).astype(jnp.int32))
     committed_at = carry.committed_at.at[:, at].set(jnp.where(carry.done, -1, carry.step))
     done = carry.done
     if sampler.stop_at_eos and config.eos_ids:
@@ -145,22 +139,44 @@ def _run_last(
     return hidden, values, cache_
 
 
-def summed(recorders: tuple[Recorder, ...]) -> tuple[Recorder, ...]:
-    """The recorders without their reductions, which have to wait until the sum over rows is complete."""
-    return tuple(replace(r, reductions=()) if r.join == "sum" else r for r in recorders)
+def adds_up(recorder: Recorder) -> bool:
+    """True = its values for different queries add up to the value of the whole map."""
+    return recorder.join == "sum" and recorder.read is not last_row().read
 
 
-def _reduced(
-    recorders: tuple[Recorder, ...], sums: Any, carry: Carry, given: Given, settings: Settings, config: Any
+def added_up(settings: Settings) -> tuple[Recorder, ...]:
+    """With whole_map, the recorders that add up; without their reductions, which wait until the sum is complete."""
+    recorders = settings.plan.recorders if settings.sampler.whole_map else ()
+    return tuple(replace(r, reductions=()) for r in recorders if adds_up(r))
+
+
+def _split(values: tuple[Any, ...], *counts: int) -> tuple[tuple[Any, ...], ...]:
+    parts = []
+    for count in counts:
+        parts.append(values[:count])
+        values = values[count:]
+    return *parts, values
+
+
+def _with_sums(
+    values: tuple[Any, ...], sums: tuple[Any, ...], carry: Carry, given: Given, settings: Settings, config: Any
 ) -> tuple[Any, ...]:
-    """Apply the reductions, layer by layer, to the column sums so far."""
+    """All recorders' values in order: sums over the queries so far, reduced layer by layer, among those of this step."""
     _, _, sequence = _now(carry, given, settings, config)
     nothing: Any = None
     tap = Tap(
         layer=nothing, probs=None, rows=nothing, row_index=nothing, row_kind=nothing, q=nothing, k=nothing, v=nothing,
         hidden=nothing, mask=sequence.counted, tokens=sequence.tokens, key_kind=sequence.kind,
     )  # fmt: skip
-    return tuple(
-        jax.vmap(lambda value, r=recorder: r.finish(value, tap))(total) if recorder.join == "sum" else total
-        for recorder, total in zip(recorders, sums, strict=True)
-    )
+
+    def unless_done(total: Array) -> Array:
+        """[L,B,...]: rows that have finished have no statistics."""
+        if total.shape[1:2] != carry.done.shape:
+            return total
+        return jnp.where(carry.done.reshape(1, -1, *[1] * (total.ndim - 2)), 0, total)
+
+    def reduced(recorder: Recorder, total: Any) -> Any:
+        return jax.vmap(lambda value: recorder.finish(value, tap))(jax.tree.map(unless_done, total))
+
+    of_step, of_all = iter(values), iter(sums)
+    return tuple(reduced(r, next(of_all)) if adds_up(r) else next(of_step) for r in settings.plan.recorders)

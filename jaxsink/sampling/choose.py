@@ -44,7 +44,7 @@ def shape_logits(
 ) -> Array:
     """Temperature, then top-p, then top-k, in Dream's order; or top-k before top-p, as SDAR and Hugging Face have it."""
     if temperature > 0:
-        logits = logits / temperature
+        logits = lax.optimization_barrier(logits / temperature)
     if k_first and top_k:
         logits = keep_top_k(logits, top_k)
     if top_p is not None and top_p < 1:

@@ -126,7 +126,7 @@ def _step(
     block, begin, end = sampler.block(config, canvas)
     window = _window(carry, canvas, block, begin, end, settings, config)
 
-    drop = next_drop(carry, given, settings)
+    drop = next_drop(carry, given.mask, given, settings)
     wanted = settings.plan.recorders if record_now else ()
     recorders = wanted + (() if settings.intervene is None else settings.plan.needs)
     run = partial(_transform, model, carry.tokens, given, settings, carry.done)
@@ -178,15 +178,16 @@ def _window(
     )
 
 
-def next_drop(carry: Any, given: Given, settings: Settings) -> Array | None:
+def next_drop(carry: Any, mask: Array, given: Given, settings: Settings) -> Array | None:
+    """What the intervention hides in this step; `mask` bool[B,S] are the tokens that were there in the step before."""
     if settings.intervene is None:
         return None
     keys = jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, noise.INTERVENE), carry.step))(
         given.draws.keys
     )
     seen = jax.tree.unflatten(settings.plan.needs_treedef, carry.seen)
-    previous = Previous(seen, carry.step, carry.tokens, given.mask, given.prompt, keys, carry.drop)
-    return jnp.where(carry.step == 0, False, settings.intervene(previous)) & given.mask[None, :, None, :]
+    previous = Previous(seen, carry.step, carry.tokens, mask, given.prompt, keys, carry.drop)
+    return jnp.where(carry.step == 0, False, settings.intervene(previous)) & mask[None, :, None, :]
 
 
 def _transform(

@@ -25,7 +25,7 @@ class Previous(NamedTuple):
     record: Any  # values of its `needs`, each leaf with a leading layer axis
     step: Array  # i32[], the step that the drop is for (1, 2, …)
     tokens: Array  # i32[B,S], the canvas of this step
-    mask: Array  # bool[B,S], True = real token
+    mask: Array  # bool[B,S], tokens that were there in the step before; nothing else can be hidden
     prompt: Array  # bool[B,S]
     keys: Array  # key[B], a random key per row for this step
     drop: Array  # bool[L,B,H,S], what was hidden in the step before

@@ -1,0 +1,106 @@
+"""Hiding sinks while the model generates, with the controls that tell "lost its sinks" from "lost any keys"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.record import received
+from jaxsink.sampling.intervene import Previous
+from jaxsink.sinks.rules import Rule, Threshold, TopK, ranks
+
+SELECTIONS = ("top", "random", "bottom")
+NAMED_RULES = ("top_k", "threshold", "top_k_above")
+
+
+@dataclass(frozen=True)
+class MaskSinks:
+    """An `intervene` for generate: hide, in every step, the sinks of the step before, per layer and head.
+
+    k        how many keys to hide
+    select   "top" hides the sinks; "random" and "bottom" are its controls: as many keys, chosen at random or those that
+             receive least
+    rule     None or "top_k": exactly k; "threshold": all that pass Eq. 3 with `eps`; "top_k_above": both; or a Rule: the k
+             largest of those it finds
+    rank_on  "masked": rank what the running, masked model paid attention to, so that a hidden key (which receives 0) may
+             come back a step later; "clean": rank an extra, unmasked pass per step
+    per      "head": each head hides its own; "layer": all heads of a layer hide those with the largest mean score
+    layers   layers to act in (None = all)
+    spare    steps at the start in which nothing is hidden (the first never hides anything, as there is no map yet)
+    keep     the mirror image: hide everything but the selected keys
+
+    For autoregressive models the ranking uses the last token's attention row, because that is what their loop records.
+    """
+
+    k: int = 1
+    select: Literal["top", "random", "bottom"] = "top"
+    rule: str | Rule | None = None
+    rank_on: Literal["masked", "clean"] = "masked"
+    eps: float = 3.0
+    per: Literal["head", "layer"] = "head"
+    layers: tuple[int, ...] | None = None
+    spare: int = 0
+    keep: bool = False
+
+    needs = received()
+
+    def __post_init__(self) -> None:
+        if self.k < 0:
+            raise JaxsinkError(f"MaskSinks: k must not be negative, and is {self.k}.")
+        for name, value, known in (
+            ("select", self.select, SELECTIONS),
+            ("rank_on", self.rank_on, ("masked", "clean")),
+            ("per", self.per, ("head", "layer")),
+        ):
+            if value not in known:
+                raise JaxsinkError(f"MaskSinks: {name} must be one of {', '.join(known)}, not {value!r}.")
+        if isinstance(self.rule, str) and self.rule not in NAMED_RULES:
+            raise JaxsinkError(f"MaskSinks: rule must be one of {', '.join(NAMED_RULES)} or a rule, not {self.rule!r}.")
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(int(layer) for layer in self.layers))
+
+    def control(self, select: Literal["random", "bottom"]) -> MaskSinks:
+        """The same policy with other keys: as many, in the same places of the network, at the same steps."""
+        return replace(self, select=select)
+
+    def __call__(self, previous: Previous) -> Array:
+        scores = previous.record  # [L,B,H,S]
+        if self.per == "layer":
+            scores = jnp.broadcast_to(scores.mean(axis=2, keepdims=True), scores.shape)
+        real = jnp.broadcast_to(previous.mask[None, :, None, :], scores.shape)
+        found = self.found(scores, real)
+        if self.select == "bottom":
+            found = real & (ranks(-scores, real) < found.sum(axis=-1, keepdims=True))
+        elif self.select == "random":
+            found = real & (ranks(self.lots(previous, scores), real) < found.sum(axis=-1, keepdims=True))
+        hidden = real & ~found if self.keep else found
+        if self.layers is not None:
+            hidden = hidden & jnp.isin(jnp.arange(scores.shape[0]), jnp.array(self.layers))[:, None, None, None]
+        return hidden & (previous.step >= self.spare)
+
+    def found(self, scores: Array, real: Array) -> Array:
+        """bool[L,B,H,S]: what the rule hides when the selection is "top"."""
+        if self.rule is None or self.rule == "top_k":
+            return TopK(self.k).find(scores, real)
+        if self.rule == "threshold":
+            return Threshold(self.eps).find(scores, real)
+        rule = Threshold(self.eps) if isinstance(self.rule, str) else self.rule
+        passing = rule.find(scores, real)
+        return passing & (ranks(scores, passing) < self.k)
+
+    def lots(self, previous: Previous, scores: Array) -> Array:
+        """f32[L,B,H,S]: random numbers by row, step and place, so that neither batch nor padding changes them."""
+        count, _, heads, _ = scores.shape
+        place = jnp.cumsum(previous.mask, axis=1)
+        shape = (count, heads if self.per == "head" else 1)
+
+        def one(key: Array, at: Array) -> Array:
+            return jax.random.uniform(jax.random.fold_in(key, at), shape)
+
+        drawn = jax.vmap(jax.vmap(one, (None, 0)))(previous.keys, place)  # [B,S,L,H]
+        return jnp.broadcast_to(drawn.transpose(2, 0, 3, 1), scores.shape)

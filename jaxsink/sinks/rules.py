@@ -1,0 +1,175 @@
+"""Every published sink definition behind one interface: a rule turns received scores into a map of sinks.
+
+    detect(out.record, Threshold(eps=3.0), mask=out.mask)                # bool, same shape as the record
+    detect(out.record, TopK(5) & Threshold(3.0), mask=out.mask)          # both
+
+Scores are column sums as `record.received()` gives them, [..., S] with any leading axes; a mask is bool[B,S] for records
+[..., B, H, S], or anything that broadcasts to the scores. Padded tokens are never sinks and count nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxsink.errors import JaxsinkError
+
+
+class Rule:
+    """A frozen, hashable object with `find(scores f32[...,S], real bool[...,S]) -> bool[...,S]`; combine with & and |."""
+
+    def find(self, scores: Array, real: Array) -> Array:
+        raise NotImplementedError
+
+    def __and__(self, other: Rule) -> Rule:
+        return Both(self, other)
+
+    def __or__(self, other: Rule) -> Rule:
+        return Either(self, other)
+
+
+@dataclass(frozen=True)
+class Threshold(Rule):
+    """Eq. 3 of the study: the score exceeds the mean of the other tokens' scores by more than ε.
+
+    scale "sum" takes column sums, whose mean is 1 (what the study's plots show). "mean" is the formula as printed: scores
+    are divided by the number of tokens, lie in [0, 1], and ε = 3 never fires.
+    """
+
+    eps: float = 3.0
+    scale: Literal["sum", "mean"] = "sum"
+
+    def __post_init__(self) -> None:
+        if self.scale not in ("sum", "mean"):
+            raise JaxsinkError(f"Threshold: scale must be 'sum' or 'mean', not {self.scale!r}.")
+
+    def find(self, scores: Array, real: Array) -> Array:
+        if self.scale == "mean":
+            scores = scores / jnp.maximum(real.sum(axis=-1, keepdims=True), 1)
+        return real & (margin(scores, real) > self.eps)
+
+
+@dataclass(frozen=True)
+class Importance(Rule):
+    """Gu et al.: the score divided by the number of queries that can see the token exceeds ε.
+
+    In a causal model (causal=True) these are the tokens from it on; otherwise all tokens.
+    """
+
+    eps: float = 0.3
+    causal: bool = False
+
+    def find(self, scores: Array, real: Array) -> Array:
+        count = real.sum(axis=-1, keepdims=True)
+        seen_by = count - jnp.cumsum(real, axis=-1) + 1 if self.causal else count
+        return real & (scores / jnp.maximum(seen_by, 1) > self.eps)
+
+
+@dataclass(frozen=True)
+class Outlier(Rule):
+    """The score exceeds the mean over tokens by more than so many standard deviations."""
+
+    sigmas: float = 3.0
+
+    def find(self, scores: Array, real: Array) -> Array:
+        count = jnp.maximum(real.sum(axis=-1, keepdims=True), 1)
+        mean = jnp.where(real, scores, 0.0).sum(axis=-1, keepdims=True) / count
+        spread = jnp.sqrt(jnp.where(real, jnp.square(scores - mean), 0.0).sum(axis=-1, keepdims=True) / count)
+        return real & (scores > mean + self.sigmas * spread)
+
+
+@dataclass(frozen=True)
+class TopK(Rule):
+    """The k largest scores, or all tokens if there are fewer; equal scores in order of position."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if self.k < 0:
+            raise JaxsinkError(f"TopK: k must not be negative, and is {self.k}.")
+
+    def find(self, scores: Array, real: Array) -> Array:
+        return real & (ranks(scores, real) < self.k)
+
+
+@dataclass(frozen=True)
+class Both(Rule):
+    first: Rule
+    second: Rule
+
+    def find(self, scores: Array, real: Array) -> Array:
+        return self.first.find(scores, real) & self.second.find(scores, real)
+
+
+@dataclass(frozen=True)
+class Either(Rule):
+    first: Rule
+    second: Rule
+
+    def find(self, scores: Array, real: Array) -> Array:
+        return self.first.find(scores, real) | self.second.find(scores, real)
+
+
+def detect(received: Any, rule: Rule, mask: Any = None) -> Array:
+    """bool, same shape as `received` [...,S]: which tokens are sinks."""
+    scores, real = with_mask(received, mask)
+    return _detect(scores, real, rule)
+
+
+@partial(jax.jit, static_argnames="rule")
+def _detect(scores: Array, real: Array, rule: Rule) -> Array:
+    return rule.find(scores, jnp.broadcast_to(real, scores.shape))
+
+
+def sweep(received: Any, eps: Sequence[float], mask: Any = None, scale: Literal["sum", "mean"] = "sum") -> Array:
+    """f32[..., len(eps)]: share of real tokens that are no sinks under Eq. 3, for every ε at once (Fig. 10)."""
+    scores, real = with_mask(received, mask)
+    return _sweep(scores, real, jnp.asarray(eps, jnp.float32), scale)
+
+
+@partial(jax.jit, static_argnames="scale")
+def _sweep(scores: Array, real: Array, eps: Array, scale: str) -> Array:
+    real = jnp.broadcast_to(real, scores.shape)
+    count = jnp.maximum(real.sum(axis=-1, keepdims=True), 1)
+    above = margin(scores / count if scale == "mean" else scores, real)
+    return ((above[..., None] <= eps) & real[..., None]).sum(axis=-2) / count
+
+
+def margin(scores: Array, real: Array) -> Array:
+    """f32[...,S]: each score minus the mean of the others; a token that is alone has margin -inf."""
+    count = real.sum(axis=-1, keepdims=True)
+    total = jnp.where(real, scores, 0.0).sum(axis=-1, keepdims=True)
+    others = (total - scores) / jnp.maximum(count - 1, 1)
+    return jnp.where(count > 1, scores - others, -jnp.inf)
+
+
+def ranks(scores: Array, real: Array) -> Array:
+    """i32[...,S]: 0 for the largest score; ties in order of position, padded tokens last."""
+    order = jnp.argsort(jnp.where(real, -scores, jnp.inf), axis=-1, stable=True)
+    return jnp.argsort(order, axis=-1)
+
+
+def with_mask(received: Any, mask: Any) -> tuple[Array, Array]:
+    """Scores as float32, and a mask that broadcasts to them."""
+    scores = jnp.asarray(received, jnp.float32)
+    if scores.ndim == 0:
+        raise JaxsinkError("received scores need at least one axis, the sequence.")
+    if mask is None:
+        return scores, jnp.ones(scores.shape[-1], bool)
+    real = jnp.asarray(mask).astype(bool)
+    if real.ndim == 2 and scores.ndim >= 3:
+        real = real[:, None, :]
+    try:
+        fits = np.broadcast_shapes(real.shape, scores.shape) == scores.shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise JaxsinkError(f"a mask of shape {np.shape(mask)} does not fit scores of shape {scores.shape}.")
+    return scores, real
