@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -27,7 +26,7 @@ def without(logits: Array, ids: tuple[int, ...]) -> Array:
 def keep_top_p(logits: Array, top_p: float) -> Array:
     """Remove tokens beyond the smallest set whose probability exceeds top_p; those tied with the last one stay."""
     ordered = jnp.sort(logits, axis=-1, descending=True)
-    mass = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1)
+    mass = jnp.cumsum(softmax(ordered), axis=-1)
     beyond = jnp.pad(mass[..., :-1] > top_p, [(0, 0)] * (logits.ndim - 1) + [(1, 0)])
     smallest = jnp.min(jnp.where(beyond, jnp.inf, ordered), axis=-1, keepdims=True)
     return jnp.where(logits < smallest, REMOVED, logits)
@@ -44,7 +43,7 @@ def shape_logits(
 ) -> Array:
     """Temperature, then top-p, then top-k, in Dream's order; or top-k before top-p, as SDAR and Hugging Face have it."""
     if temperature > 0:
-        logits = lax.optimization_barrier(logits / temperature)
+        logits = logits / temperature
     if k_first and top_k:
         logits = keep_top_k(logits, top_k)
     if top_p is not None and top_p < 1:
@@ -81,9 +80,17 @@ def choose_token(shaped: Array, logits: Array, mask_id: int, added: Array | None
     return Choice(jnp.where(waits, other, predicted), waits)
 
 
+def softmax(logits: Array) -> Array:
+    """f32[...,V]: probabilities. The best token weighs exactly 1: compilers fuse a division by the temperature into the
+    subtraction, which then need not give 0. So positions certain of their token tie at 1, and go from left to right."""
+    best = logits.max(axis=-1, keepdims=True)
+    weight = jnp.where(logits == best, 1.0, jnp.exp(logits - best))
+    return weight / weight.sum(axis=-1, keepdims=True)
+
+
 def probability_of(logits: Array, token: Array) -> Array:
     """f32[...]: softmax probability of one token per position."""
-    return jnp.take_along_axis(jax.nn.softmax(logits, axis=-1), token[..., None], axis=-1)[..., 0]
+    return jnp.take_along_axis(softmax(logits), token[..., None], axis=-1)[..., 0]
 
 
 def rank(confidence: Array, eligible: Array) -> Array:

@@ -136,21 +136,23 @@ def run(
     carry = jax.jit(loop.start, static_argnames="settings")(model, tokens, given, settings=settings)
     if stream is None:
         return loop.advance(model, carry, given, settings, settings.total, begin=True)
-    chunks, plan = [], settings.plan
-    for first in range(0, settings.total, stream):
-        carry, values = loop.advance(model, carry, given, settings, min(stream, settings.total), begin=first == 0)
-        count = plan.rows(min(stream, settings.total - first))
-        chunks.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], values))
+    chunks, rows, chunk = [], 0, min(stream, settings.total)
+    while rows < settings.plan.rows(settings.total):
+        begin = not chunks and loop is autoregressive  # the prompt's pass; diffusion has one program for all chunks
+        carry, values = loop.advance(model, carry, given, settings, chunk, begin=begin)
+        chunks.append(jax.tree.map(np.asarray, values))
+        rows += settings.plan.rows(chunk)
         if listener is not None:
             listener(int(carry.step), np.asarray(carry.tokens), np.asarray(carry.committed_at))
         if bool(carry.done.all()):
-            missing = plan.rows(settings.total) - sum(
-                plan.rows(min(stream, settings.total - f)) for f in range(0, first + 1, stream)
-            )
-            if missing:
-                chunks.append(jax.tree.map(lambda x, n=missing: np.zeros((n, *x.shape[1:]), x.dtype), values))
             break
-    return carry, jax.tree.map(lambda *parts: np.concatenate(parts), *chunks)
+    return carry, jax.tree.map(lambda *parts: all_rows(parts, settings.plan.rows(settings.total)), *chunks)
+
+
+def all_rows(parts: tuple[np.ndarray, ...], count: int) -> np.ndarray:
+    """The chunks as one array of `count` rows; rows that an early end left out are zero."""
+    joined = np.concatenate(parts)[:count]
+    return np.concatenate([joined, np.zeros((count - len(joined), *joined.shape[1:]), joined.dtype)])
 
 
 def prepare(prompts: Any, mask: Any, config: ModelConfig, pad_to: int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -159,6 +161,8 @@ def prepare(prompts: Any, mask: Any, config: ModelConfig, pad_to: int | None) ->
     if isinstance(prompts, (list, tuple)) and len({np.shape(ids) for ids in prompts}) > 1:
         if mask is not None:
             raise JaxsinkError("prompts given as lists of different lengths need no mask.")
+        if not all(len(ids) for ids in prompts):
+            raise JaxsinkError("prompts must not be empty: every row needs at least one token.")
         width = max(len(ids) for ids in prompts)
         mask = np.array([[False] * (width - len(ids)) + [True] * len(ids) for ids in prompts])
         prompts = [[pad] * (width - len(ids)) + list(ids) for ids in prompts]

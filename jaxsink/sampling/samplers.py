@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
@@ -56,6 +55,10 @@ class Sampler(Protocol):
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise JaxsinkError(message)
+
+
+def _check_threshold(name: str, threshold: float | None) -> None:
+    _require(threshold is None or 0 <= threshold <= 1, f"{name}: threshold must lie in [0, 1], and is {threshold}.")
 
 
 def _check_filters(name: str, temperature: float, top_p: float | None, top_k: int | None) -> None:
@@ -132,6 +135,7 @@ class LLaDASampler:
         )
         needs_eos = self.stop_at_eos or self.logits_eos_inf or self.confidence_eos_eot_inf
         _require(not needs_eos or bool(config.eos_ids), "LLaDASampler: the eos options need a model with an eos id.")
+        _check_threshold("LLaDASampler", self.threshold)
         _check_filters("LLaDASampler", self.temperature, None, None)
 
     def total_steps(self, masks: int) -> int:
@@ -246,9 +250,9 @@ class DreamSampler:
     def confidence(self, shaped: Array, token: Array) -> Array:
         if self.alg == "maskgit_plus":
             return choose.probability_of(shaped, token)
-        probs = jax.nn.softmax(shaped, axis=-1)
+        probs = choose.softmax(shaped)
         if self.alg == "topk_margin":
-            two = jax.lax.top_k(probs, 2)[0]
+            two = lax.top_k(probs, 2)[0]
             return two[..., 0] - two[..., 1]
         return (probs * jnp.log(probs + 1e-10)).sum(axis=-1)
 
@@ -288,6 +292,7 @@ class SDARSampler:
         _require(fits, f"SDARSampler: steps_per_block must lie between 1 and the block length, and is {steps}.")
         _require(self.gen_length > 0, "SDARSampler: gen_length must be positive.")
         _require(not self.stop_at_eos or bool(config.eos_ids), "SDARSampler: stop_at_eos needs a model with an eos id.")
+        _check_threshold("SDARSampler", self.threshold)
         _check_filters("SDARSampler", self.temperature, self.top_p, self.top_k)
 
     def total_steps(self, masks: int) -> int:
