@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxsink.cli import human_bytes
 from jaxsink.errors import JaxsinkError
-from jaxsink.storage import Writer, dtype_name, writer
+from jaxsink.storage import dtype_name, first_line
 from jaxsink.tokenizer import Tokenizer, check_special_ids
+from jaxsink.writing import Writer, writer
 
 from . import gguf_tokenizer, hub
 from .gguf_source import GgufSource
 from .load import open_source
 from .plan import Plan, check_tied_copy, make_plan, read_piece
-from .source import Source, read_json
+from .source import Source, check_file, read_json
 from .verify import compare_logits, compare_tensors
 
 CARRIED = (
@@ -111,7 +113,7 @@ def check_space(target: Path, size: int) -> None:
     folder = next((parent for parent in target.parents if parent.is_dir()), Path("/"))
     free = shutil.disk_usage(folder).free
     if free < size + SPARE_BYTES:
-        raise JaxsinkError(f"{folder} has {free / 1e9:.2f} GB free, and the checkpoint needs {size / 1e9:.2f} GB.")
+        raise JaxsinkError(f"{folder} has {human_bytes(free)} free, and the checkpoint needs {human_bytes(size)}.")
 
 
 def stream(plan: Plan, source: Source, dtype: str, out: Writer, progress: Progress) -> None:
@@ -126,11 +128,16 @@ def stream(plan: Plan, source: Source, dtype: str, out: Writer, progress: Progre
 def carry_tokenizer(source: Source, path: Path, folder: Path) -> list[Path]:
     """Tokenizer, chat template and generation settings go along unchanged; a GGUF's tokenizer is written out."""
     if isinstance(source, GgufSource):
-        for name, text in gguf_tokenizer.build(source.fields).items():
-            (folder / name).write_text(text, encoding="utf-8")
+        try:
+            files = gguf_tokenizer.build(source.fields)
+        except (JaxsinkError, TypeError, ValueError) as error:  # the latter two: values of the wrong kind
+            raise JaxsinkError(f"the tokenizer in {path} cannot be used: {first_line(error).rstrip('.')}.") from error
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8", errors="replace")
         return []
     carried = [path / name for name in CARRIED if os.path.lexists(path / name)]
     for file in carried:
+        check_file(file)
         if file.name in READ_AS_JSON:
             read_json(file)
         try:
@@ -173,6 +180,8 @@ class FileHashes:
         block = memoryview(bytearray(1 << 20))
         try:
             for file in self.files:
+                if self.stopped:
+                    return
                 digest, size = hashlib.sha256(), 0
                 with file.open("rb", buffering=0) as opened:
                     while not self.stopped and (count := opened.readinto(block)):

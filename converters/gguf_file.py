@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,7 +65,9 @@ class GgufTensor:
 
         raw = np.empty(self.size, np.uint8)
         read_bytes(path, self.offset, raw, self.name)
-        return np.ascontiguousarray(dequantize(raw.reshape(self.shape[0], -1), self.type)).reshape(self.shape)
+        with np.errstate(all="ignore"):  # damaged scales; numbers that are not finite are found later
+            value = dequantize(raw.reshape(self.shape[0], -1), self.type)
+        return np.ascontiguousarray(value, np.float32).reshape(self.shape)
 
 
 def read_gguf(path: Path) -> tuple[dict[str, Any], list[GgufTensor]]:
@@ -98,6 +101,9 @@ def _read(scan: Scanner) -> tuple[dict[str, Any], list[GgufTensor]]:
             raise DamagedError(f"tensor {name!r} has {rank} axes")
         shape = tuple(reversed([scan.number("<u8") for _ in range(rank)]))
         listed.append((name, shape, scan.number("<u4"), scan.number("<u8")))
+    twice = [name for name, count in Counter(name for name, *_ in listed).items() if count > 1]
+    if twice:
+        raise DamagedError(f"tensor {twice[0]!r} is there twice")
     alignment = fields.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1:
         raise DamagedError(f"'general.alignment' is {alignment!r}")

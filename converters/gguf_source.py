@@ -77,7 +77,7 @@ class GgufSource(Source):
         ours = {
             theirs.format(layer=layer): name.format(layer=layer)
             for theirs, name in NAMES.items()
-            for layer in range(layers)
+            for layer in (range(layers) if "{layer}" in theirs else (0,))
         }
         self._theirs = {name: theirs for theirs, name in ours.items()}
         factors = None

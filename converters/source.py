@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +54,24 @@ class Source(ABC):
         return name
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def check_file(path: Path) -> None:
+    """A file that can be read; a pipe in its place would keep us waiting for ever."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            path.open("rb").close()
+            return
     except FileNotFoundError as error:
         raise JaxsinkError(f"{path} is missing.") from error
+    except OSError as error:
+        raise JaxsinkError(f"cannot read {path}: {error.strerror}.") from error
+    raise JaxsinkError(f"cannot read {path}: it is {'a directory' if stat.S_ISDIR(mode) else 'no regular file'}.")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    check_file(path)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise JaxsinkError(f"cannot read {path}: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
@@ -151,12 +165,11 @@ def read_header(file: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
 def _open(file: Path) -> Any:
     from safetensors import SafetensorError, safe_open
 
+    check_file(file)
+    if file.stat().st_size == 0:
+        raise JaxsinkError(f"{file} is empty; download it again.")
     try:
-        if file.stat().st_size == 0:
-            raise JaxsinkError(f"{file} is empty; download it again.")
         return safe_open(file, framework="numpy")
-    except FileNotFoundError as error:
-        raise JaxsinkError(f"{file} is missing.") from error
     except OSError as error:
         raise JaxsinkError(f"cannot read {file}: {error.strerror or first_line(error)}.") from error
     except SafetensorError as error:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxsink.errors import JaxsinkError
 from jaxsink.storage import first_line
 
-from .source import NUMPY, Source, TensorInfo, add_tensor, check_against_index, list_shards, read_settings
+from .source import NUMPY, Source, TensorInfo, add_tensor, check_against_index, check_file, list_shards, read_settings
 
 
 class TorchSource(Source):
@@ -57,6 +57,7 @@ def load_torch_file(file: Path) -> dict[str, Any]:
             f"{file} is a PyTorch file, and reading it needs torch: pip install 'jaxsink[convert]', "
             "or get the model as safetensors."
         ) from error
+    check_file(file)
     try:
         with file.open("rb") as opened:
             is_zip = opened.read(4) == b"PK\3\4"  # files from before PyTorch 1.6 are not, and cannot be mapped

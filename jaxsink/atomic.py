@@ -24,9 +24,9 @@ def new_directory(path: Path, marker: str, overwrite: bool = False) -> Iterator[
     done = False
     try:
         with _locked(partial):
-            _finish_replacing(path, old)  # what an interrupted run left undone
-            check_target(path, marker, overwrite)  # again: another run may have ended meanwhile
             try:
+                _finish_replacing(path, old)  # what an interrupted run left undone
+                check_target(path, marker, overwrite)  # again: another run may have ended meanwhile
                 for left in partial.iterdir():
                     shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
                 yield partial

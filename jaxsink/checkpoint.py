@@ -22,7 +22,8 @@ from jax.sharding import Mesh
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
-from jaxsink.storage import MANIFEST, Reader, dtype_name, named_leaves, writer
+from jaxsink.storage import MANIFEST, Reader, dtype_name, named_leaves
+from jaxsink.writing import writer
 
 __all__ = ["MANIFEST", "Reader", "describe_foreign", "dtype_name", "load", "named_leaves", "save", "writer"]
 

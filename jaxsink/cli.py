@@ -25,7 +25,12 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold what the terminal cannot show
     args = build_parser().parse_args(argv)
     try:
-        return args.run(args)
+        code = args.run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever reads our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except JaxsinkError as error:
         return fail(str(error), BAD_INPUT)
     except OSError as error:
@@ -44,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 def fail(message: str, code: int) -> int:
     """One line on stderr, whatever the message quotes from a file."""
     line = "".join(char if char.isprintable() else " " for char in " ".join(message.split()))
-    print(f"jaxsink: {line}", file=sys.stderr)
+    print(f"jaxsink: {line if len(line) <= 500 else line[:497] + '...'}", file=sys.stderr)
     return code
 
 

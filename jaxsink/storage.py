@@ -1,13 +1,17 @@
-"""How checkpoints lie on the disk: names, the writer that streams into one, and the reader that restores from it."""
+"""How checkpoints lie on the disk: the names in them, and the reader that restores models (the writer is in writing.py)."""
 
 from __future__ import annotations
 
+import gc
 import json
+import logging
 import os
-import re
+import sys
+import time
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,19 +22,16 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, Sharding
 
-from jaxsink.atomic import new_directory
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model, abstract
 from jaxsink.parallel import sharding_of
-from jaxsink.version import __version__
 
 MANIFEST = "jaxsink.json"
 WEIGHTS = "weights"
 FORMAT = 1
 DTYPES = ("float32", "bfloat16", "float16")
 GROUP_BYTES = 256 << 20  # arrays are handed to Orbax in groups of about this size
-CHUNK_BYTES = 64 << 20  # arrays are stored in chunks of at most this size
 
 
 def dtype_name(dtype: Any) -> str:
@@ -83,94 +84,6 @@ def on_one_device() -> Sharding:
     return jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 
-@dataclass
-class Writer:
-    """Collects arrays and hands them to Orbax in groups, which it writes while the next group is made; see `writer`."""
-
-    folder: Path
-    manifest: dict[str, Any]
-    group: dict[str, np.ndarray] = field(default_factory=dict)
-    writing: Any = None  # the group before, on its way to the disk
-    finished: bool = False
-
-    def add_parameter(self, name: str, value: np.ndarray) -> None:
-        """A whole parameter, [L, …] for those of the layers."""
-        if is_layered(name):
-            for layer, part in enumerate(value):
-                self.add(piece_name(name, layer), part)
-        else:
-            self.add(name, value)
-
-    def add(self, piece: str, value: np.ndarray) -> None:
-        self.group[piece] = value
-        if sum(array.nbytes for array in self.group.values()) >= GROUP_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        self.wait()
-        if self.group:
-            ocp = orbax()
-            with self._errors(), ocp.Context(array_options=_saving(ocp)):
-                self.writing = ocp.partial.save_async(self.folder / WEIGHTS, self.group)
-            self.group = {}
-
-    def wait(self) -> None:
-        """Until the group before is on the disk."""
-        writing, self.writing = self.writing, None
-        if writing is not None:
-            with self._errors():
-                writing.result()
-
-    def finish(self) -> None:
-        """Complete the checkpoint, still beside its target; from here on a `Reader` can check it."""
-        if not self.finished:
-            self.flush()
-            self.wait()
-            with self._errors():
-                orbax().partial.finalize(self.folder / WEIGHTS)
-            (self.folder / MANIFEST).write_text(json.dumps(self.manifest, indent=2) + "\n", encoding="utf-8")
-            self.finished = True
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """What the system says about the disk reaches us as the text of a ValueError."""
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            code = re.search(r"os_error_code='(\d+)'", str(error))
-            what = os.strerror(int(code[1])) if code else first_line(error)
-            raise JaxsinkError(
-                f"cannot write to {self.folder.parent}: {what}; nothing half-written is left."
-            ) from error
-
-
-@contextmanager
-def writer(
-    path: str | os.PathLike[str],
-    config: ModelConfig,
-    dtype: str,
-    source: dict[str, Any],
-    overwrite: bool = False,
-) -> Iterator[Writer]:
-    """Write a checkpoint; nothing appears at `path` unless the block ends well. `source` may be filled inside it."""
-    manifest = {
-        "format": FORMAT,
-        "jaxsink": __version__,
-        "dtype": dtype,
-        "parameters": sum(leaf.size for _, leaf in named_leaves(abstract(config))[0]),
-        "config": config.to_dict(),
-        "source": source,
-    }
-    with new_directory(Path(os.path.realpath(os.path.expanduser(path))), MANIFEST, overwrite) as folder:
-        out = Writer(folder, manifest)
-        try:
-            yield out
-            out.finish()
-        finally:
-            with suppress(JaxsinkError):  # the block failed: its own error counts
-                out.wait()
-
-
 class Reader:
     """A checkpoint on disk: its manifest, single pieces, or the whole model."""
 
@@ -192,11 +105,17 @@ class Reader:
         """Restore pieces; `wanted` maps names to ShapeDtypeStructs with a sharding, or to NumPy arrays of that kind."""
         ocp = orbax()
         loading = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
-        try:
-            with ocp.Context(pytree_options=loading):
-                return ocp.load(self.path / WEIGHTS, wanted)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise JaxsinkError(f"{self.path} is damaged ({first_line(error)}); convert it again.") from error
+        with without_chatter():
+            try:
+                with ocp.Context(pytree_options=loading):
+                    found = ocp.load(self.path / WEIGHTS, wanted)
+            except Exception as error:  # Orbax raises many kinds, bare ones among them
+                abandon(error)
+                raise JaxsinkError(f"{self.path} is damaged ({first_line(error)}); convert it again.") from error
+        missing = [name for name in wanted if not isinstance(found.get(name), (Array, np.ndarray))]
+        if missing:
+            raise JaxsinkError(f"{self.path} is damaged (it has no {missing[0]!r}); convert it again.")
+        return found
 
     def model(self, dtype: str | None, mesh: Mesh | None) -> Model:
         return assemble(self.config, dtype or self.dtype, mesh, self._parameters)
@@ -209,11 +128,11 @@ class Reader:
             if is_layered(name) and _bytes(leaf) > GROUP_BYTES:
                 arrays[name] = self._large(name, leaf)
                 continue
-            if sum(map(_bytes, group.values())) + _bytes(leaf) > GROUP_BYTES:
+            if group and sum(map(_bytes, group.values())) + _bytes(leaf) > GROUP_BYTES:
                 arrays |= self._together(group)
                 group = {}
             group[name] = leaf
-        return arrays | self._together(group)
+        return arrays | (self._together(group) if group else {})
 
     def _together(self, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, Array]:
         flat = {name: leaf for name, leaf in wanted.items() if not is_layered(name)}
@@ -263,17 +182,39 @@ def first_line(error: BaseException) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
+def abandon(error: BaseException | None) -> None:
+    """Let what else was under way fail as well, and forget it, while `without_chatter` listens."""
+    time.sleep(0.1)
+    with warnings.catch_warnings(action="ignore"):  # "coroutine was never awaited"
+        while error is not None:
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        gc.collect()
+
+
+@contextmanager
+def without_chatter() -> Iterator[None]:
+    """When a read or a write fails, every other one under way prints a traceback; the error reaches us without."""
+    asyncio, hook = logging.getLogger("asyncio"), sys.unraisablehook
+    level = asyncio.level
+
+    def others(unraisable: Any) -> None:
+        if not str(unraisable.exc_value).startswith(("Event loop is closed", "Encountered error while reading")):
+            hook(unraisable)
+
+    try:
+        asyncio.setLevel(logging.CRITICAL + 1)
+        sys.unraisablehook = others
+        yield
+    finally:
+        asyncio.setLevel(level)
+        sys.unraisablehook = hook
+
+
 def orbax() -> Any:
-    """Orbax's v1 interface, imported on first use and without its progress chatter."""
+    """Orbax's v1 interface, imported on first use; what it logs as errors it raises as well."""
     from absl import logging
     from orbax.checkpoint import v1
 
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(logging.FATAL)
     return v1
-
-
-def _saving(ocp: Any) -> Any:
-    """Weights hardly compress, and compressing takes longer than writing; a shard is read without the whole array."""
-    kind = ocp.options.ArrayOptions.Saving
-    storage = kind.StorageOptions(chunk_byte_size=CHUNK_BYTES)
-    return ocp.options.ArrayOptions(saving=kind(use_compression=False, storage_options=storage))

@@ -27,8 +27,9 @@ from safetensors.numpy import load_file, save_file
 
 import jaxsink
 from jaxsink import JaxsinkError
-from jaxsink.storage import MANIFEST, Writer
+from jaxsink.storage import MANIFEST
 from jaxsink.tokenizer import Tokenizer
+from jaxsink.writing import Writer
 
 
 @pytest.mark.parametrize("family", CONFIGS)

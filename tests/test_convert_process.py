@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -22,10 +23,10 @@ PAUSED = """
 import sys, time
 from pathlib import Path
 import jaxsink_converters.convert as engine
-from jaxsink import storage
+from jaxsink import writing
 from jaxsink.cli import main
 
-folder, storage.GROUP_BYTES = Path(sys.argv[1]).parent, 2000
+folder, writing.GROUP_BYTES = Path(sys.argv[1]).parent, 2000
 original, count = engine.read_piece, 0
 
 def read_piece(*arguments):
@@ -145,3 +146,64 @@ def test_a_source_that_ends_while_it_is_read(tmp_path: Path, capsys: Any, monkey
     monkeypatch.setattr(engine, "stream", stream)
     result = run(capsys, "convert", source, tmp_path / "out")
     assert_refused(result, tmp_path / "out", "model.safetensors ends within tensor")
+
+
+def test_reader_of_the_output_has_seen_enough() -> None:
+    command = [Path(sys.executable).with_name("jaxsink"), "inspect", "llada-8b-instruct", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert (process.communicate()[1], process.returncode) == ("", 0)
+
+
+def test_what_nobody_expected(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    """An error of ours is one line too, with another exit code, and a traceback for those who ask."""
+    import jaxsink_converters.convert as engine
+
+    source, _ = make(tmp_path / "source", "llada")
+    errors: list[Exception] = [ZeroDivisionError("by\nzero"), OSError(errno.EIO, "Input/output error", "/dev/sda")]
+
+    def stream(*arguments: Any) -> None:
+        raise errors[0]
+
+    monkeypatch.setattr(engine, "stream", stream)
+    code, out, err = run(capsys, "convert", source, tmp_path / "out")
+    assert (code, out) == (1, "")
+    assert err == "jaxsink: unexpected ZeroDivisionError: by (JAXSINK_DEBUG=1 shows where).\n"
+    monkeypatch.setenv("JAXSINK_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        run(capsys, "convert", source, tmp_path / "out")
+    del errors[0]
+    assert_refused(run(capsys, "convert", source, tmp_path / "out"), tmp_path / "out", "/dev/sda: Input/output error")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_verify_in_groups_and_without_parity(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    import jaxsink_converters.verify as verify
+
+    source, _ = make(tmp_path / "source", "llama")
+    monkeypatch.setattr(verify, "GROUP_BYTES", 5000)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    report = converted(capsys, source, tmp_path / "out", "--verify")
+    assert report["verified"] == {"tensors": 21, "logits": "not compared: that needs the extra `parity`"}
+
+
+def test_hashing_stops_with_the_conversion(tmp_path: Path) -> None:
+    from jaxsink_converters.convert import FileHashes
+
+    (tmp_path / "large").write_bytes(bytes(1 << 20))
+    with FileHashes([tmp_path / "large"] * 100_000) as hashes:
+        pass
+    assert not hashes.thread.is_alive()
+    assert len(hashes.found) < 100_000
+    with FileHashes([tmp_path / "missing"]) as hashes, pytest.raises(JaxsinkError, match="missing: No such file"):
+        hashes.result()
+
+
+def test_without_the_converters(tmp_path: Path, monkeypatch: Any) -> None:
+    from jaxsink import checkpoint
+
+    source, _ = make(tmp_path / "source", "llama")
+    monkeypatch.setattr(checkpoint, "entry_points", lambda group: [])
+    with pytest.raises(JaxsinkError, match="converters are not installed"):
+        jaxsink.load(source)

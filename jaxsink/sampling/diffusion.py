@@ -215,12 +215,14 @@ def _cached_logits(
 ) -> tuple[Array, tuple[Any, ...], Cache]:
     """Fast-dLLM: a full pass when a block begins; from then on only the block runs ("dual"), or the block and all that
     follows ("prefix"), on the keys and values that the full pass left behind."""
+    assert carry.cache is not None
     config, length = model.config, carry.tokens.shape[1]
     begin = window.position[0, 0]
     first = jnp.zeros(carry.tokens.shape[0], jnp.int32)
     queries = partial_queries(settings.sampler)
     kinds = token_kinds(config, carry.tokens, given.prompt)
     sequence = Sequence(carry.tokens, kinds, given.mask & ~carry.done[:, None])
+    assert carry.cache is not None
     room = carry.cache.k.shape[2] - length  # so that the queries of a late block do not run over the end
     if room:
         sequence = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, room))), sequence)

@@ -99,7 +99,8 @@ def generate(
     if infill and getattr(sampler, "cache", None) is not None:
         raise JaxsinkError("masks inside the prompt cannot be filled with a cache.")
     response = response_mask(sampler, config, real, pad_to)
-    blank = np.where(response, filler_id(config) if is_ar else config.mask_id, filler_id(config))
+    filler = filler_id(config)
+    blank = np.where(response, filler if is_ar or config.mask_id is None else config.mask_id, filler)
     canvas = np.concatenate([tokens, blank], axis=1).astype(np.int32)
     real = np.concatenate([real, response], axis=1)
     if config.positions == "learned" and canvas.shape[1] > config.max_positions:
@@ -109,7 +110,8 @@ def generate(
     given_by_caller = (np.arange(canvas.shape[1]) < prompt) & real
     if not is_ar:
         given_by_caller = given_by_caller & (canvas != config.mask_id)
-    total = sampler.length if is_ar else sampler.total_steps(mask_count(np.where(real, canvas, -1), config))
+    prompt_masks = mask_count(np.where(real[:, :prompt], tokens, -1), config)
+    total = sampler.length if is_ar else sampler.total_steps(prompt_masks + response.shape[1])
     settings = diffusion.Settings(
         sampler, plan, intervene, prompt, infill, choose_backend(backend, canvas.shape[1], canvas.shape[1]), total,
         edit_logits, edit_tokens,

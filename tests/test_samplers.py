@@ -1,0 +1,572 @@
+"""The samplers against slow re-implementations that commit one position at a time, and the rules that always hold.
+
+`slow_llada`, `slow_dream` and `slow_sdar` are written from the description of the originals, in float64, with lists and
+loops over positions; they share nothing with jaxsink but the logits, which `jaxsink.forward` gives them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from configs import FAMILIES
+from conftest import golden
+from test_forward import lively
+
+import jaxsink
+from jaxsink import ARSampler, DreamSampler, JaxsinkError, LLaDASampler, SDARSampler
+from jaxsink.sampling.schedule import dream_ratios, torch_linspace
+
+PROMPTS = np.random.default_rng(7).integers(4, 60, (2, 6))
+EOS = {"llada": {"eos_ids": (47, 5), "eot_id": 18}, "sdar": {"eos_ids": (57,)}}  # tokens that these models like to write
+See = Callable[[list[int]], np.ndarray]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation() -> Any:
+    """Tiny programs, many of them: compile them without most optimisations."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@cache
+def model_of(family: str) -> jaxsink.Model:
+    return lively(FAMILIES[family].replace(**EOS.get(family, {})), seed=3)
+
+
+def eyes(model: jaxsink.Model) -> See:
+    """Logits f64[S,V] of one sequence; for Dream those that predict each position itself."""
+
+    def see(tokens: list[int]) -> np.ndarray:
+        logits = np.asarray(jaxsink.forward(model, np.array([tokens])).logits[0], np.float64)
+        return np.concatenate([logits[:1], logits[:-1]]) if model.config.shift_logits else logits
+
+    return see
+
+
+def softmax(row: np.ndarray) -> np.ndarray:
+    weight = np.exp(row - row.max())
+    return weight / weight.sum()
+
+
+def best_not(row: np.ndarray, mask_id: int) -> tuple[int, bool]:
+    """(lowest id with the highest score that is not the mask, was the mask the best)."""
+    ids = sorted(range(len(row)), key=lambda i: (-row[i], i))
+    return (ids[1], True) if ids[0] == mask_id else (ids[0], False)
+
+
+def surest(confidence: dict[int, float], count: int) -> list[int]:
+    return sorted(confidence, key=lambda i: (-confidence[i], i))[:count]
+
+
+class Slow:
+    """A canvas of one row, filled position by position."""
+
+    def __init__(self, config: Any, prompt: Any, length: int):
+        self.config, self.step = config, 0
+        self.tokens = [int(token) for token in prompt] + [config.mask_id] * length
+        self.at = [-1] * len(self.tokens)
+
+    def masks(self, start: int, end: int) -> list[int]:
+        return [i for i in range(start, end) if self.tokens[i] == self.config.mask_id]
+
+    def commit(self, choice: dict[int, int], positions: list[int]) -> None:
+        for i in positions:
+            self.tokens[i], self.at[i] = choice[i], self.step
+        self.step += 1
+
+
+def slow_llada(see: See, config: Any, prompt: Any, s: LLaDASampler, draws: Any = None, row: int = 0) -> Slow:
+    canvas = Slow(config, prompt, s.gen_length)
+    given = [i for i, token in enumerate(canvas.tokens) if token != config.mask_id]
+    blocks, done = s.gen_length // s.block_length, False
+    steps = s.steps // blocks
+    for block in range(blocks):
+        end = len(prompt) + (block + 1) * s.block_length
+        count = len(canvas.masks(0, end))
+        for k in range(10**6 if s.threshold is not None else steps):
+            masks = canvas.masks(0, end)
+            if done or (s.threshold is not None and not masks):
+                break
+            logits = see(canvas.tokens)
+            if s.cfg_scale:
+                blind = [config.mask_id if i in given else token for i, token in enumerate(canvas.tokens)]
+                logits = see(blind) + (s.cfg_scale + 1) * (logits - see(blind))
+            choice, sure = {}, {}
+            for i in masks:
+                scores = logits[i].copy()
+                if s.text_only:
+                    scores[config.text_vocab :] = -np.inf
+                if s.logits_eos_inf:
+                    scores[config.eos_ids[0]] = -np.inf
+                noisy = scores
+                if s.temperature:
+                    noisy = np.exp(scores) / (-np.log(draws["token"][canvas.step, row, i])) ** s.temperature
+                choice[i], waits = best_not(noisy, config.mask_id)
+                if s.confidence_eos_eot_inf:
+                    scores[[config.eos_ids[0], config.eot_id]] = -np.inf
+                sure[i] = softmax(scores)[choice[i]]
+                if s.remasking == "random":
+                    sure[i] = draws["remask"][canvas.step, row, i]
+                if waits:
+                    sure[i] = -1e30
+            if s.threshold is None:
+                chosen = surest(sure, count // steps + (1 if k < count % steps else 0))
+            else:
+                chosen = [i for i in masks if sure[i] >= s.threshold or i == surest(sure, 1)[0]]
+            canvas.commit(choice, chosen)
+            if s.stop_at_eos and not canvas.masks(0, end) and canvas.tokens[end - 1] in config.eos_ids:
+                done = True
+                canvas.step -= 1
+                rest = canvas.masks(0, len(canvas.tokens))
+                canvas.commit(dict.fromkeys(rest, config.eos_ids[0]), rest)
+    return canvas
+
+
+def filtered(row: np.ndarray, top_p: float | None, top_k: int | None, k_first: bool) -> np.ndarray:
+    """The row with what top-p and top-k remove at -inf."""
+
+    def by_k(row: np.ndarray) -> np.ndarray:
+        return np.where(row < sorted(row)[-top_k], -np.inf, row) if top_k else row
+
+    def by_p(row: np.ndarray) -> np.ndarray:
+        if top_p is None or top_p == 1:
+            return row
+        kept, mass = row.copy(), 0.0
+        for i in sorted(range(len(row)), key=lambda i: -row[i]):
+            if mass > top_p:
+                kept[i] = -np.inf
+            mass += softmax(row)[i]
+        return kept
+
+    return by_p(by_k(row)) if k_first else by_k(by_p(row))
+
+
+def sampled(logits: np.ndarray, s: Any, noise: Any, mask_id: int, k_first: bool) -> tuple[int, bool, np.ndarray]:
+    """(token, waits, probabilities after temperature and filters)."""
+    row = filtered(logits / s.temperature if s.temperature else logits, s.top_p, s.top_k, k_first)
+    token, waits = best_not(row - np.log(-np.log(noise)) if s.temperature else row, mask_id)
+    return token, waits, softmax(row)
+
+
+def slow_dream(see: See, config: Any, prompt: Any, s: DreamSampler, draws: Any = None, row: int = 0) -> Slow:
+    canvas = Slow(config, prompt, s.max_new_tokens)
+    length = len(canvas.tokens)
+    for step in range(s.steps):
+        t, after = (1 + (s.eps - 1) * k / s.steps for k in (step, step + 1))
+        share = 1.0 if step == s.steps - 1 else 1 - after / t
+        logits, masks = see(canvas.tokens), canvas.masks(0, length)
+        choice, sure = {}, {}
+        for i in masks:
+            noise = draws["token"][step, row, i] if s.temperature else None
+            choice[i], waits, probs = sampled(logits[i], s, noise, config.mask_id, k_first=False)
+            two = sorted(probs)[-2:]
+            sure[i] = {
+                "entropy": sum(p * math.log(p + 1e-10) for p in probs),
+                "maskgit_plus": probs[choice[i]],
+                "topk_margin": two[1] - two[0],
+                "origin": 0.0,
+            }[s.alg]
+            if waits:
+                sure[i] = -1e30
+        if s.alg == "origin":
+            chosen = [i for i in masks if draws["transfer"][step, row, i] < share and (sure[i] == 0 or share == 1)]
+        else:
+            chosen = surest(sure, int(len(masks) * share))
+        canvas.commit(choice, chosen)
+    return canvas
+
+
+def slow_sdar(see: See, config: Any, prompt: Any, s: SDARSampler, draws: Any = None, row: int = 0) -> Slow:
+    size = config.block_length
+    whole = -(-(len(prompt) + s.gen_length) // size) * size
+    canvas = Slow(config, prompt, whole - len(prompt))
+    steps = s.steps_per_block or size
+    quota = [size // steps + (1 if k < size % steps else 0) for k in range(steps)]
+    for begin in range(len(prompt) // size * size, whole, size):
+        for k in range(steps):
+            masks = canvas.masks(begin, begin + size)
+            if not masks:
+                break
+            logits = see(canvas.tokens)
+            choice, sure = {}, {}
+            for i in masks:
+                noise = draws["token"][canvas.step, row, i] if s.temperature else None
+                choice[i], waits, probs = sampled(logits[i], s, noise, config.mask_id, k_first=True)
+                sure[i] = -1e30 if waits else probs[choice[i]]
+            above = [i for i in masks if s.threshold is not None and sure[i] > s.threshold]
+            canvas.commit(choice, above if len(above) >= quota[k] else surest(sure, quota[k]))
+        if s.stop_at_eos and set(canvas.tokens[len(prompt) : begin + size]) & set(config.eos_ids):
+            rest = canvas.masks(0, whole)
+            canvas.step -= 1
+            canvas.commit(dict.fromkeys(rest, config.eos_ids[0]), rest)
+            break
+    return canvas
+
+
+def drawn(steps: int, length: int, vocab: int = 89, kinds: tuple[str, ...] = ("token",)) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(11)
+    sizes = {"token": (steps, 2, length, vocab), "remask": (steps, 2, length), "transfer": (steps, 2, length)}
+    return {kind: rng.random(sizes[kind]) for kind in kinds}
+
+
+def agree(model: jaxsink.Model, slow: Any, sampler: Any, draws: Any = None, prompts: Any = PROMPTS) -> jaxsink.Generation:
+    """Both rows of the batch, token by token and step by step."""
+    out = jaxsink.generate(model, prompts, sampler, draws=draws)
+    for row, prompt in enumerate(prompts):
+        expected = slow(eyes(model), model.config, prompt, sampler, draws, row)
+        length = len(expected.tokens)
+        assert np.asarray(out.tokens)[row, :length].tolist() == expected.tokens
+        assert np.asarray(out.committed_at)[row, :length].tolist() == expected.at
+        assert np.asarray(out.mask)[row].sum() == length
+    return out
+
+
+LLADA_SETTINGS = {
+    "remainder": (LLaDASampler(12, 9, 4), None),  # quotas 2, 1, 1 in every block
+    "noise, random remasking, more steps than tokens": (
+        LLaDASampler(12, 20, 6, temperature=0.8, remasking="random"), drawn(20, 18, kinds=("token", "remask"))
+    ),
+    "noise, threshold": (LLaDASampler(12, 12, 6, temperature=0.3, threshold=0.12), drawn(12, 18)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LLADA_SETTINGS)
+def test_llada_step_by_step(name: str) -> None:
+    sampler, draws = LLADA_SETTINGS[name]
+    out = agree(model_of("llada"), slow_llada, sampler, draws)
+    if sampler.threshold is not None:
+        at = np.asarray(out.committed_at)[:, 6:]
+        counts = [np.bincount(row).tolist() for row in at]
+        assert any(1 in row for row in counts)  # some steps commit the surest position alone,
+        assert any(max(row) > 1 for row in counts)  # and some more than one
+        assert np.asarray(out.steps).tolist() == [len(row) for row in counts]
+
+
+def test_mmada_with_guidance_keeps_to_text() -> None:
+    """Guidance and the vocabulary restriction; the model would emit image codes without it."""
+    model, sampler = model_of("mmada"), LLaDASampler(12, 6, 6, cfg_scale=1.5, text_only=True)
+    out = agree(model, slow_llada, sampler)
+    assert np.asarray(out.response).max() < model.config.text_vocab
+    free = slow_llada(eyes(model), model.config, PROMPTS[0], LLaDASampler(12, 6, 6, cfg_scale=1.5))
+    assert max(free.tokens[6:]) >= model.config.text_vocab
+
+
+def test_eos_options() -> None:
+    """No eos at all; and eos and eot last, though they are still written."""
+    model = model_of("llada")
+    plain = slow_llada(eyes(model), model.config, PROMPTS[0], LLaDASampler(12, 6, 12))
+    assert {47, 18} <= set(plain.tokens[6:])
+    never = agree(model, slow_llada, LLaDASampler(12, 6, 12, logits_eos_inf=True))
+    assert not (np.asarray(never.response) == 47).any()
+    late = agree(model, slow_llada, LLaDASampler(12, 4, 12, confidence_eos_eot_inf=True))
+    written = np.isin(np.asarray(late.response), [47, 18])
+    assert written.any()
+    assert (np.asarray(late.committed_at)[:, 6:][written] == 3).all()
+
+
+@pytest.mark.parametrize("threshold", [None, 0.14])
+def test_a_row_stops_when_its_block_ends_in_eos(threshold: float | None) -> None:
+    """Row 0 ends its first block in eos, and the rest of it is eos; row 1 goes on as if nothing had happened."""
+    model, sampler = model_of("llada"), LLaDASampler(12, 6, 4, threshold=threshold)
+    free = [slow_llada(eyes(model), model.config, prompt, sampler).tokens[6:] for prompt in PROMPTS]
+    assert free[0][3] == 47
+    assert free[1][3] != 47
+    out = agree(model, slow_llada, replace(sampler, stop_at_eos=True))
+    response = np.asarray(out.response)
+    assert response.tolist() == [free[0][:4] + [47] * 8, free[1]]
+    assert out.steps[0] < out.steps[1]
+
+
+DREAM_SETTINGS = {
+    "entropy, filters and noise": (
+        DreamSampler(12, 8, "entropy", temperature=0.8, top_p=0.8, top_k=7), drawn(8, 18)
+    ),
+    "maskgit_plus, more steps": (DreamSampler(12, 17, "maskgit_plus", top_k=5), None),
+    "maskgit_plus, noise": (DreamSampler(12, 5, "maskgit_plus", temperature=1.3, alg_temp=0.0), drawn(5, 18)),
+    "topk_margin": (DreamSampler(12, 12, "topk_margin", top_p=0.5), None),
+    "origin": (DreamSampler(12, 7, "origin", temperature=0.5, eps=0.01), drawn(7, 18, kinds=("token", "transfer"))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DREAM_SETTINGS)
+def test_dream_step_by_step(name: str) -> None:
+    sampler, draws = DREAM_SETTINGS[name]
+    agree(model_of("dream"), slow_dream, sampler, draws)
+
+
+def test_dream_fills_each_row_by_its_own_quota() -> None:
+    """Rows with different numbers of masks, one of them at the very first token."""
+    prompts = PROMPTS.copy()
+    prompts[0, [0, 3, 4]] = 80
+    out = agree(model_of("dream"), slow_dream, DreamSampler(12, 5, "entropy"), prompts=prompts)
+    assert [np.bincount(row[row >= 0]).tolist() for row in np.asarray(out.committed_at)] == [
+        [2, 3, 3, 3, 4],
+        [2, 2, 2, 2, 4],
+    ]
+
+
+SDAR_SETTINGS = {
+    "threshold": (SDARSampler(9, threshold=0.15), None),
+    "quota": (SDARSampler(9, steps_per_block=3, threshold=None), None),
+    "noise": (
+        SDARSampler(9, steps_per_block=2, threshold=0.3, temperature=0.7, top_k=6, top_p=0.8), drawn(20, 16)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SDAR_SETTINGS)
+def test_sdar_step_by_step(name: str) -> None:
+    """Six prompt tokens and blocks of four: the first block is half given, and the last one is completed."""
+    sampler, draws = SDAR_SETTINGS[name]
+    out = agree(model_of("sdar"), slow_sdar, sampler, draws)
+    assert out.tokens.shape == (2, 16)
+    assert not (np.asarray(out.tokens) == 80).any()
+
+
+def test_sdar_blocks_count_from_the_first_real_token() -> None:
+    """Rows of different lengths stand at different places of their blocks, and end apart."""
+    model = model_of("sdar")
+    prompts = [PROMPTS[0][:3].tolist(), PROMPTS[1].tolist()]
+    sampler = SDARSampler(9, threshold=0.15)
+    out = jaxsink.generate(model, prompts, sampler)
+    assert out.tokens.shape == (2, 16)
+    for row, prompt in enumerate(prompts):
+        expected = slow_sdar(eyes(model), model.config, prompt, sampler)
+        real = np.asarray(out.mask)[row]
+        assert np.asarray(out.tokens)[row, real].tolist() == expected.tokens
+        assert np.asarray(out.committed_at)[row, real].tolist() == expected.at
+    assert np.asarray(out.mask).sum(axis=1).tolist() == [12, 16]
+
+
+def test_sdar_stops_at_any_eos_of_a_full_block() -> None:
+    model, sampler = model_of("sdar"), SDARSampler(9, threshold=0.15)
+    free = slow_sdar(eyes(model), model.config, PROMPTS[0], sampler).tokens
+    assert 57 in free[8:12]  # the second block of four,
+    assert free[11] != 57  # though not at its end
+    out = agree(model, slow_sdar, replace(sampler, stop_at_eos=True))
+    np.testing.assert_array_equal(out.tokens[0], [*free[:12], *[57] * 4])
+    assert np.asarray(out.steps).tolist() == [5, 4]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 7, 16, 24, 128, 256, 768])
+def test_dreams_schedule_is_that_of_torch_to_the_bit(steps: int) -> None:
+    torch = pytest.importorskip("torch")
+    for eps in (1e-3, 1e-5, 0.1):
+        times = torch.linspace(1, eps, steps + 1)
+        np.testing.assert_array_equal(torch_linspace(1, eps, steps + 1), times.numpy())
+        ratio = (1 - times[1:] / times[:-1]).numpy()
+        np.testing.assert_array_equal(dream_ratios(steps, eps)[:-1], ratio[:-1])
+        assert dream_ratios(steps, eps)[-1] == 1
+
+
+def test_dreams_schedule_without_torch() -> None:
+    """Values of torch.linspace(1, 1e-3, n) that NumPy's linspace misses, and the quotas of the golden runs."""
+    pinned = {
+        (17, 9): 0.43806251883506775, (129, 7): 0.945367157459259, (129, 121): 0.0556328147649765,
+        (257, 42): 0.8361015319824219, (769, 85): 0.8894335627555847, (769, 766): 0.003601562697440386,
+    }  # fmt: skip
+    assert {key: float(torch_linspace(1, 1e-3, key[0])[key[1]]) for key in pinned} == pinned
+    for case, info in golden("dream_tiny").meta["cases"].items():
+        if "transfers_per_step_row0" in info and case != "gen_infill_uneven":
+            masks, counts = 16, []
+            for ratio in dream_ratios(info["steps"], info["eps"]):
+                counts.append(int(np.float32(masks) * ratio))
+                masks -= counts[-1]
+            assert counts == info["transfers_per_step_row0"], case
+
+
+def love_mask(step: Any, logits: Any, position: Any) -> Any:
+    return logits.at[..., 80].add(100.0)
+
+
+def love_mask_at_even(step: Any, logits: Any, position: Any) -> Any:
+    return logits.at[..., 80].add(jnp.where(position % 2 == 0, 100.0, 0.0))
+
+
+@pytest.mark.parametrize(("family", "sampler"), [
+    ("llada", LLaDASampler(8, 4, 8)),
+    ("dream", DreamSampler(8, 4, "entropy", top_k=1)),  # the filter keeps the mask alone
+])  # fmt: skip
+def test_a_model_that_predicts_the_mask_still_ends(family: str, sampler: Any) -> None:
+    """The mask is never committed: all positions wait, so the order is from left to right, and take their best other
+    token."""
+    model = model_of(family)
+    out = jaxsink.generate(model, PROMPTS, sampler, edit_logits=love_mask)
+    at = np.asarray(out.committed_at)[:, 6:]
+    expected = np.repeat(range(4), 2) if family == "llada" else np.repeat(range(4), (1, 2, 2, 3))
+    assert (at == expected).all()
+    for row, tokens in enumerate(np.asarray(out.tokens)):
+        for step in range(4):
+            logits = eyes(model)(out.canvas(step, 80)[row].tolist())[6:]
+            logits[:, 80] = -np.inf
+            assert (tokens[6:][at[row] == step] == logits.argmax(-1)[at[row] == step]).all()
+
+
+@pytest.mark.parametrize(("family", "sampler"), [
+    ("llada", LLaDASampler(8, 8, 8, temperature=0.1, threshold=0.9)),
+    ("dream", DreamSampler(8, 3, "maskgit_plus")),
+    ("dream", DreamSampler(8, 5, "origin", temperature=1.0)),
+    ("sdar", SDARSampler(8, threshold=None)),
+])  # fmt: skip
+def test_positions_that_predict_the_mask_wait(family: str, sampler: Any) -> None:
+    """Even positions predict the mask, and are committed after the odd ones (of their block)."""
+    out = jaxsink.generate(model_of(family), PROMPTS, sampler, edit_logits=love_mask_at_even)
+    assert not (np.asarray(out.tokens) == 80).any()
+    at = np.asarray(out.committed_at)
+    odd, even = at[:, 7::2], at[:, 6::2]
+    assert (at[:, 6:] >= 0).all()
+    if isinstance(sampler, SDARSampler):
+        blocks = at[:, 6:8], at[:, 8:12], at[:, 12:16]
+        assert all((block[:, 1::2].max(axis=1) < block[:, ::2].min(axis=1)).all() for block in blocks)
+    elif isinstance(sampler, DreamSampler) and sampler.alg == "origin":
+        assert (even == 4).all()  # not before the last step
+        assert (odd < 4).any()
+    else:
+        assert (odd.max(axis=1) <= even.min(axis=1)).all()
+        assert (odd.max(axis=1) < even.max(axis=1)).all()
+
+
+def test_quotas_blocks_and_steps() -> None:
+    """Every response position is committed once, in its block, and as many per step as the quota says."""
+    out = jaxsink.generate(model_of("llada"), PROMPTS, LLADA_SETTINGS["remainder"][0])
+    at = np.asarray(out.committed_at)
+    assert (at[:, :6] == -1).all()
+    for row in at[:, 6:]:
+        assert np.bincount(row).tolist() == [2, 1, 1] * 3
+        assert (row // 3 == np.repeat([0, 1, 2], 4)).all()
+    assert np.asarray(out.steps).tolist() == [9, 9]
+    assert np.asarray(out.recorded_steps).tolist() == list(range(9))
+    canvas = out.canvas(4, 80)
+    assert ((canvas == 80) == (at >= 4)).all()
+    assert (canvas[at < 4] == np.asarray(out.tokens)[at < 4]).all()
+
+
+@pytest.mark.parametrize(("family", "sampler"), [
+    ("llada", LLaDASampler(6, 6, 6)),
+    ("dream", DreamSampler(6, 6, "entropy")),
+    ("sdar", SDARSampler(6)),
+    ("llama3.1", ARSampler(6, stop_at_eos=False)),
+])  # fmt: skip
+def test_ties_go_to_the_lowest_id_and_to_the_left(family: str, sampler: Any) -> None:
+    """A model without weights: all tokens and all positions are equally good. (Ties of certain positions, below.)"""
+    config = FAMILIES[family].replace(mask_id=0) if family == "dream" else model_of(family).config
+    model = jax.tree.map(jnp.zeros_like, lively(config))
+    out = jaxsink.generate(model, PROMPTS, sampler)
+    assert (np.asarray(out.tokens)[:, 6:] == (1 if family == "dream" else 0)).all()  # the mask is not taken
+    at = np.asarray(out.committed_at)[:, 6:]
+    assert (np.diff(at, axis=1) >= 0).all()
+    assert (at[:, :6] == ([1, 2, 3, 4, 5, 5] if family == "dream" else range(6))).all()
+
+
+def test_low_temperature_makes_dreams_order_left_to_right() -> None:
+    """Its confidences come after the division by the temperature: they all round to the same number, and ties go left.
+    LLaDA's confidence does not know the temperature, so its order stays."""
+    out = jaxsink.generate(model_of("dream"), PROMPTS, DreamSampler(6, 6, "maskgit_plus", temperature=1e-4))
+    assert (np.asarray(out.committed_at)[:, 6:] == [1, 2, 3, 4, 5, 5]).all()
+    cold = jaxsink.generate(model_of("llada"), PROMPTS, LLaDASampler(6, 6, 6, temperature=1e-4))
+    greedy = jaxsink.generate(model_of("llada"), PROMPTS, LLaDASampler(6, 6, 6))
+    np.testing.assert_array_equal(cold.tokens, greedy.tokens)
+    np.testing.assert_array_equal(cold.committed_at, greedy.committed_at)
+    assert (np.diff(np.asarray(greedy.committed_at)[:, 6:], axis=1) < 0).any()
+
+
+def test_seeds() -> None:
+    """A seed gives the same text again, another seed another; a row with a seed of its own does as it would alone."""
+    model, sampler = model_of("llada"), LLaDASampler(8, 4, 8, temperature=1.0)
+    first, again, other = (jaxsink.generate(model, PROMPTS, sampler, seed=s) for s in (5, 5, 6))
+    np.testing.assert_array_equal(first.tokens, again.tokens)
+    assert (np.asarray(first.response) != np.asarray(other.response)).any()
+    both = jaxsink.generate(model, PROMPTS, sampler, seed=[5, 6])
+    np.testing.assert_array_equal(both.tokens[0], first.tokens[0])
+    np.testing.assert_array_equal(both.tokens[1], other.tokens[1])
+    same = jaxsink.generate(model, np.stack([PROMPTS[0]] * 2), sampler, seed=[1, 2])
+    assert (np.asarray(same.tokens[0]) != np.asarray(same.tokens[1])).any()
+    negative = jaxsink.generate(model, PROMPTS, sampler, seed=-1)
+    assert (np.asarray(negative.response) != np.asarray(first.response)).any()
+
+
+def test_edits_may_fill_and_empty_the_canvas() -> None:
+    """A token put back to the mask counts as not yet committed, and is filled again."""
+
+    def edit(step: Any, tokens: Any) -> Any:
+        for position, at, token in ((8, 0, 77), (2, 1, 33), (6, 2, 80)):
+            tokens = tokens.at[:, position].set(jnp.where(step == at, token, tokens[:, position]))
+        return tokens
+
+    out = jaxsink.generate(model_of("sdar"), PROMPTS, SDARSampler(10, threshold=0.9), edit_tokens=edit)
+    tokens, at = np.asarray(out.tokens), np.asarray(out.committed_at)
+    assert (tokens[:, 8] == 77).all()
+    assert (at[:, 8] == 0).all()
+    assert (tokens[:, 2] == 33).all()
+    assert (at[:, :6] == -1).all()  # a changed prompt token is still the prompt's
+    assert (tokens[:, 6] != 80).all()
+    assert (at[:, 6] >= 3).all()
+
+
+@pytest.mark.parametrize(
+    ("family", "sampler", "words"),
+    [
+        ("llada", LLaDASampler(10, 10, 4), "multiple of block_length"),
+        ("llada", LLaDASampler(12, 10, 4), "10 steps"),
+        ("llada", LLaDASampler(12, 12, 12, text_only=True), "text_vocab"),
+        ("llada", LLaDASampler(12, 12, 12, temperature=-1.0), "temperature"),
+        ("llada", LLaDASampler(12, 12, 12, remasking="high"), "high"),
+        ("llada", LLaDASampler(12, 12, 12, cache="triple"), "triple"),
+        ("llada", LLaDASampler(12, 12, 12, cache="dual", cfg_scale=1.0), "guidance"),
+        ("dream", LLaDASampler(12, 12, 12, cache="dual"), "shifted"),
+        ("llada", LLaDASampler(0, 12, 12), "positive"),
+        ("llama3.1", LLaDASampler(12, 12, 12), "no mask token"),
+        ("dream", DreamSampler(12, 12, alg="surest"), "surest"),
+        ("dream", DreamSampler(12, 12, top_p=1.5), "top_p"),
+        ("dream", DreamSampler(12, 12, eps=0.0), "eps"),
+        ("llada", SDARSampler(12), "block-causal"),
+        ("sdar", SDARSampler(12, steps_per_block=5), "steps_per_block"),
+        ("llada", ARSampler(12), "autoregressive"),
+        ("llama3.1", ARSampler(12, top_k=-1), "top_k"),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_named(family: str, sampler: Any, words: str) -> None:
+    with pytest.raises(JaxsinkError, match=words):
+        jaxsink.generate(model_of(family), PROMPTS, sampler)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompts": [[1, 2], []]}, "empty"),
+        ({"prompts": np.ones((2, 3))}, "token ids"),
+        ({"prompts": np.full((2, 3), 89)}, "89"),
+        ({"mask": np.ones((2, 5), bool)}, "mask"),
+        ({"mask": np.arange(6)[None] < [[6], [4]]}, "left"),
+        ({"seed": [1, 2, 3]}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"every": 0}, "every"),
+        ({"every": 2, "stream": 3}, "stream"),
+        ({"draws": {"dice": np.ones(3)}}, "dice"),
+        ({"intervene": 3}, "intervene"),
+        ({"intervene": jaxsink.DropPositions((0,), layers=(3,))}, "layer 3"),
+        ({"backend": "flash"}, "flash"),
+    ],
+)
+def test_bad_arguments_are_named(changes: dict, words: str) -> None:
+    arguments = {"prompts": PROMPTS, "sampler": LLaDASampler(4, 4, 4)} | changes
+    with pytest.raises(JaxsinkError, match=words):
+        jaxsink.generate(model_of("llada"), **arguments)
+
+
+def test_a_cache_refuses_masks_in_the_prompt() -> None:
+    prompts = PROMPTS.copy()
+    prompts[0, 2] = 80
+    with pytest.raises(JaxsinkError, match="cache"):
+        jaxsink.generate(model_of("llada"), prompts, LLaDASampler(4, 4, 4, cache="dual"))
+    with pytest.raises(JaxsinkError, match="edit_logits"):
+        jaxsink.generate(model_of("llama3.1"), PROMPTS, ARSampler(4), edit_logits=love_mask)
