@@ -15,7 +15,7 @@ from jaxsink.model import forward
 from jaxsink.storage import Reader, first_line
 
 from .plan import Piece, Plan, read_piece
-from .source import Source
+from .source import NUMPY, Source
 
 GROUP_BYTES = 64 << 20  # compared at a time; both sides are in memory
 TOKENS = (2, 24)  # batch and length of the compared sequences
@@ -29,12 +29,12 @@ def compare_tensors(
     reader = Reader(folder)
     done, total = 0, plan.bytes(dtype)
     for group in groups(plan.pieces):
-        expected = {piece.name: read_piece(plan, source, piece, dtype) for piece in group}
-        written = reader.pieces({name: np.empty_like(value) for name, value in expected.items()})
+        written = reader.pieces({piece.name: np.empty(piece.shape, NUMPY[dtype]) for piece in group})
         for piece in group:
-            if not same_bits(written[piece.name], expected[piece.name]):
+            expected = read_piece(plan, source, piece, dtype)
+            if not same_bits(written.pop(piece.name), expected):
                 raise JaxsinkError(f"verification failed: {piece.name!r} differs from tensor {piece.sources[0]!r}.")
-            done += expected[piece.name].nbytes
+            done += expected.nbytes
         progress("verifying", done, total)
     return {"tensors": len(plan.pieces)}
 

@@ -194,9 +194,14 @@ def abandon(error: BaseException | None) -> None:
 
 @contextmanager
 def without_chatter() -> Iterator[None]:
-    """When a read or a write fails, every other one under way prints a traceback; the error reaches us without."""
+    """Orbax logs its progress, and when a read or a write fails, every other one under way prints a traceback as well.
+
+    The error itself reaches us without that.
+    """
+    from absl import logging as absl_logging
+
     asyncio, hook = logging.getLogger("asyncio"), sys.unraisablehook
-    level = asyncio.level
+    levels = asyncio.level, absl_logging.get_verbosity()
 
     def others(unraisable: Any) -> None:
         if not str(unraisable.exc_value).startswith(("Event loop is closed", "Encountered error while reading")):
@@ -204,17 +209,17 @@ def without_chatter() -> Iterator[None]:
 
     try:
         asyncio.setLevel(logging.CRITICAL + 1)
+        absl_logging.set_verbosity(absl_logging.FATAL)
         sys.unraisablehook = others
         yield
     finally:
-        asyncio.setLevel(level)
+        asyncio.setLevel(levels[0])
+        absl_logging.set_verbosity(levels[1])
         sys.unraisablehook = hook
 
 
 def orbax() -> Any:
-    """Orbax's v1 interface, imported on first use; what it logs as errors it raises as well."""
-    from absl import logging
+    """Orbax's v1 interface, imported on first use."""
     from orbax.checkpoint import v1
 
-    logging.set_verbosity(logging.FATAL)
     return v1

@@ -215,20 +215,46 @@ class TestCompleteOrNotAtAll:
             assert (folder / "mine").exists()
         assert (tmp_path / "model" / "mine").exists()
 
-    def test_another_run_ends_just_before_ours_begins(self, tmp_path: Path, monkeypatch: Any) -> None:
-        """It renames the very folder that we are about to lock: ours must see that, and not replace its result."""
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_another_run_ends_just_before_ours_begins(self, overwrite: bool, tmp_path: Path, monkeypatch: Any) -> None:
+        """It renames the very folder that we are about to lock: ours must see that."""
         original, model = atomic.fcntl.flock, tmp_path / "model"
 
         def flock(handle: int, kind: int) -> None:
             if not model.exists():
                 (tmp_path / ".model.partial").rename(model)
-                (model / "theirs").touch()
+                (model / MANIFEST).write_text("theirs")
             original(handle, kind)
 
+        def ours() -> None:
+            with atomic.new_directory(model, MANIFEST, overwrite) as folder:
+                (folder / MANIFEST).write_text("ours")
+
         monkeypatch.setattr(atomic.fcntl, "flock", flock)
-        with pytest.raises(JaxsinkError, match="exists already"), atomic.new_directory(model, MANIFEST):
-            pass
-        assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", "theirs"]
+        if overwrite:
+            ours()
+        else:
+            with pytest.raises(JaxsinkError, match="exists already"):
+                ours()
+        assert (model / MANIFEST).read_text() == ("ours" if overwrite else "theirs")
+        assert sorted(path.name for path in tmp_path.rglob("*")) == [MANIFEST, "model"]
+
+    def test_writes_under_way_end_before_the_folder_goes(self, tmp_path: Path) -> None:
+        model = random_model(config_of("llama"))
+        writers = []
+
+        def fail() -> None:
+            with writing.writer(tmp_path / "model", model.config, "float32", {}) as out:
+                writers.append(out)
+                out.add("embedding", np.zeros((3000, 3000), np.float32))
+                out.flush()
+                assert out.writing is not None
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert writers[0].writing is None
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -89,8 +89,13 @@ def test_a_batch_of_seven_is_seven_runs(name: str) -> None:
     steps = np.asarray(out.steps)
     if getattr(sampler, "adaptive", False) or getattr(sampler, "stop_at_eos", False):
         assert len(set(steps.tolist())) > 1  # rows end apart, and the finished ones stay as they are
-    if sampler.__class__ is not ARSampler:
+    if not isinstance(sampler, ARSampler):
         assert not (np.asarray(out.tokens) == 80).any()
+    else:  # a row that has ended is padded
+        for tokens, at, count in zip(np.asarray(out.response), np.asarray(out.committed_at)[:, 7:], steps, strict=True):
+            assert at.tolist() == [*range(count), *[-1] * (8 - count)]
+            assert (tokens[count:] == 2).all()
+            assert count == 8 or tokens[count - 1] in model_for(name).config.eos_ids
 
 
 @pytest.mark.parametrize("name", ["sdar", "autoregressive, greedy"])

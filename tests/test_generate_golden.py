@@ -119,7 +119,10 @@ def test_rows_with_uneven_masks_have_their_own_quota() -> None:
     assert not (np.asarray(out.tokens) == MASK).any()
     for row, prompt in enumerate(case["prompt"]):
         slow = slow_dream(eyes(fixture.model), fixture.model.config, prompt, sampler)
-        assert (slow.tokens, slow.at) == (np.asarray(out.tokens)[row].tolist(), np.asarray(out.committed_at)[row].tolist())
+        assert (slow.tokens, slow.at) == (
+            np.asarray(out.tokens)[row].tolist(),
+            np.asarray(out.committed_at)[row].tolist(),
+        )
         alone = jaxsink.generate(fixture.model, prompt[None], sampler)
         np.testing.assert_array_equal(alone.tokens[0], out.tokens[row])
         np.testing.assert_array_equal(alone.committed_at[0], out.committed_at[row])

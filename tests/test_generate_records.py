@@ -127,7 +127,9 @@ def test_every_step_is_what_a_forward_pass_on_its_canvas_records(family: str) ->
 def test_an_autoregressive_step_records_the_row_of_the_last_token() -> None:
     out = run("llama3.1")
     mask, length = np.asarray(out.mask), out.prompt_length
-    whole = jaxsink.forward(model_of("llama3.1"), out.tokens, mask, record={"maps": record.maps(), "v": record.value_norm()})
+    whole = jaxsink.forward(
+        model_of("llama3.1"), out.tokens, mask, record={"maps": record.maps(), "v": record.value_norm()}
+    )
     maps = np.asarray(whole.record["maps"])
     for step in range(7):
         row = maps[:, :, :, length - 1 + step]
@@ -218,7 +220,11 @@ def test_every_and_stream_change_nothing() -> None:
         model, ROWS, sampler, record=record.received(), stream=3, listener=lambda *state: calls.append(state)
     )
     assert isinstance(streamed.record, np.ndarray)
-    for ours, theirs in ((streamed.record, plain.record), (streamed.tokens, plain.tokens), (streamed.steps, plain.steps)):
+    for ours, theirs in (
+        (streamed.record, plain.record),
+        (streamed.tokens, plain.tokens),
+        (streamed.steps, plain.steps),
+    ):
         np.testing.assert_array_equal(ours, theirs)
     last = int(np.asarray(plain.steps).max())
     assert 3 < last < 6 < total  # done in the second chunk, so the others do not run

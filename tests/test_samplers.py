@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -25,7 +25,10 @@ from jaxsink import ARSampler, DreamSampler, JaxsinkError, LLaDASampler, SDARSam
 from jaxsink.sampling.schedule import dream_ratios, torch_linspace
 
 PROMPTS = np.random.default_rng(7).integers(4, 60, (2, 6))
-EOS = {"llada": {"eos_ids": (47, 5), "eot_id": 18}, "sdar": {"eos_ids": (57,)}}  # tokens that these models like to write
+EOS = {
+    "llada": {"eos_ids": (47, 5), "eot_id": 18},
+    "sdar": {"eos_ids": (57,)},
+}  # tokens that these models like to write
 See = Callable[[list[int]], np.ndarray]
 
 
@@ -218,7 +221,9 @@ def drawn(steps: int, length: int, vocab: int = 89, kinds: tuple[str, ...] = ("t
     return {kind: rng.random(sizes[kind]) for kind in kinds}
 
 
-def agree(model: jaxsink.Model, slow: Any, sampler: Any, draws: Any = None, prompts: Any = PROMPTS) -> jaxsink.Generation:
+def agree(
+    model: jaxsink.Model, slow: Any, sampler: Any, draws: Any = None, prompts: Any = PROMPTS
+) -> jaxsink.Generation:
     """Both rows of the batch, token by token and step by step."""
     out = jaxsink.generate(model, prompts, sampler, draws=draws)
     for row, prompt in enumerate(prompts):
@@ -267,7 +272,9 @@ def test_eos_options() -> None:
     assert {47, 18} <= set(plain.tokens[6:])
     never = agree(model, slow_llada, LLaDASampler(12, 6, 12, logits_eos_inf=True))
     assert not (np.asarray(never.response) == 47).any()
-    late = agree(model, slow_llada, LLaDASampler(12, 4, 12, confidence_eos_eot_inf=True))
+    late = agree(
+        model, slow_llada, LLaDASampler(12, 4, 12, temperature=0.05, confidence_eos_eot_inf=True), drawn(4, 18)
+    )
     written = np.isin(np.asarray(late.response), [47, 18])
     assert written.any()
     assert (np.asarray(late.committed_at)[:, 6:][written] == 3).all()
@@ -284,6 +291,22 @@ def test_a_row_stops_when_its_block_ends_in_eos(threshold: float | None) -> None
     response = np.asarray(out.response)
     assert response.tolist() == [free[0][:4] + [47] * 8, free[1]]
     assert out.steps[0] < out.steps[1]
+
+
+def end_first(step: Any, logits: Any, position: Any) -> Any:
+    return logits.at[..., 47].add(jnp.where(position == 9, 100.0, 0.0))
+
+
+def test_a_row_stops_only_when_its_block_is_full() -> None:
+    """The eos at the end of the block is committed first; the block is filled all the same."""
+    out = jaxsink.generate(model_of("llada"), PROMPTS, LLaDASampler(12, 6, 4, stop_at_eos=True), edit_logits=end_first)
+    at, response = np.asarray(out.committed_at), np.asarray(out.response)
+    assert (at[:, 9] == 0).all()
+    assert (np.sort(at[:, 6:10]) == [0, 0, 1, 1]).all()
+    assert (at[:, 10:] == 1).all()
+    assert (response[:, 3:] == 47).all()
+    assert (response[:, :3] != 47).any()
+    assert np.asarray(out.steps).tolist() == [2, 2]
 
 
 DREAM_SETTINGS = {
@@ -413,7 +436,7 @@ def test_a_model_that_predicts_the_mask_still_ends(family: str, sampler: Any) ->
 
 @pytest.mark.parametrize(("family", "sampler"), [
     ("llada", LLaDASampler(8, 8, 8, temperature=0.1, threshold=0.9)),
-    ("dream", DreamSampler(8, 3, "maskgit_plus")),
+    ("dream", DreamSampler(8, 3, "topk_margin")),
     ("dream", DreamSampler(8, 5, "origin", temperature=1.0)),
     ("sdar", SDARSampler(8, threshold=None)),
 ])  # fmt: skip
@@ -494,11 +517,54 @@ def test_seeds() -> None:
     assert (np.asarray(negative.response) != np.asarray(first.response)).any()
 
 
+@dataclass(frozen=True)
+class LeftToRight:
+    """A user's own sampler: the leftmost mask, one at a time."""
+
+    length: int
+    cfg_scale = 0.0
+    cache = None
+    adaptive = True
+    stop_at_eos = False
+
+    def check(self, config: Any) -> None: ...
+
+    def total_steps(self, masks: int) -> int:
+        return masks
+
+    def window(self, config: Any) -> int:
+        return 1
+
+    def block(self, config: Any, canvas: Any) -> Any:
+        first = jnp.argmax(canvas.masked, axis=1)
+        return first, first, first + 1
+
+    def decide(self, config: Any, logits: Any, window: Any, draws: Any) -> Any:
+        return logits.argmax(axis=-1), window.eligible
+
+
+def test_a_sampler_of_the_user() -> None:
+    model = model_of("llada")
+    out = jaxsink.generate(model, PROMPTS, LeftToRight(12))
+    for prompt, tokens, at in zip(PROMPTS, np.asarray(out.tokens), np.asarray(out.committed_at), strict=True):
+        canvas = [*prompt, *[80] * 12]
+        for i in range(6, 18):
+            canvas[i] = int(eyes(model)(canvas)[i].argmax())
+        assert tokens.tolist() == canvas
+        assert at[6:].tolist() == list(range(12))
+
+
+def test_a_bfloat16_model_decides_in_float32() -> None:
+    """Its logits are float32, and so are the confidences: the same rules, step by step."""
+    model = model_of("llada").astype("bfloat16")
+    agree(model, slow_llada, LLaDASampler(12, 6, 12))
+
+
 def test_edits_may_fill_and_empty_the_canvas() -> None:
     """A token put back to the mask counts as not yet committed, and is filled again."""
 
     def edit(step: Any, tokens: Any) -> Any:
-        for position, at, token in ((8, 0, 77), (2, 1, 33), (6, 2, 80)):
+        for position, at, token in ((8, 0, 77), (2, 1, 33), (6, 2, 80), (15, 9, 80)):
             tokens = tokens.at[:, position].set(jnp.where(step == at, token, tokens[:, position]))
         return tokens
 
@@ -510,6 +576,8 @@ def test_edits_may_fill_and_empty_the_canvas() -> None:
     assert (at[:, :6] == -1).all()  # a changed prompt token is still the prompt's
     assert (tokens[:, 6] != 80).all()
     assert (at[:, 6] >= 3).all()
+    assert (tokens[:, 15] == 80).all()  # in the last step
+    assert (at[:, 15] == -1).all()
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,6 @@ def _cached_logits(
     queries = partial_queries(settings.sampler)
     kinds = token_kinds(config, carry.tokens, given.prompt)
     sequence = Sequence(carry.tokens, kinds, given.mask & ~carry.done[:, None])
-    assert carry.cache is not None
     room = carry.cache.k.shape[2] - length  # so that the queries of a late block do not run over the end
     if room:
         sequence = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, room))), sequence)

@@ -43,6 +43,11 @@ class Window(NamedTuple):
 class Sampler(Protocol):
     """What the diffusion loop needs; the contract's samplers below, or a user's own frozen dataclass."""
 
+    cfg_scale: float  # 0: no guidance
+    cache: str | None  # None: every step runs the whole sequence
+    adaptive: bool  # rows finish when they are full, and not after a fixed number of steps
+    stop_at_eos: bool  # with it: stop_rule, "last" token of a block or "any" token of the response
+
     @property
     def length(self) -> int: ...
     def check(self, config: ModelConfig) -> None: ...
