@@ -114,8 +114,7 @@ def test_a_row_of_nothing_but_padding_stays_finite() -> None:
     assert (out.record[:, 1] == 0).all()
 
 
-@pytest.mark.parametrize("length", [1, 127, 128, 129, 300])
-@pytest.mark.parametrize("family", ["dream", "mistral", "sdar"])
+@pytest.mark.parametrize(("family", "length"), [("dream", 1), ("mistral", 127), ("sdar", 129), ("dream", 300)])
 def test_backends_agree_across_block_edges(family: str, length: int) -> None:
     config = FAMILIES[family].replace(max_positions=512)
     model = lively(config)

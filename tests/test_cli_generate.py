@@ -20,6 +20,7 @@ from rich.console import Console
 
 import jaxsink
 from jaxsink.commands import generate as command
+from jaxsink.commands import sampler_options
 from jaxsink.commands import live, shared
 from jaxsink.errors import JaxsinkError
 from jaxsink.tokenizer import Tokenizer
@@ -342,7 +343,7 @@ def test_block_causal_models(tmp_path, capsys, monkeypatch):
 
 def test_a_model_that_cannot_write():
     with pytest.raises(JaxsinkError, match="no mask token, cannot write"):
-        command.sampler_name(CONFIG.replace(mask_id=None))
+        sampler_options.sampler_name(CONFIG.replace(mask_id=None))
 
 
 def test_broken_tokenizers_and_gguf_files(tmp_path):
@@ -356,7 +357,7 @@ def test_broken_tokenizers_and_gguf_files(tmp_path):
 
 def test_default_blocks():
     sizes = {128: 32, 16: 16, 4: 4, 100: 25, 48: 24, 33: 11, 97: 97, 2: 2}
-    assert {tokens: command.default_block(tokens) for tokens in sizes} == sizes
+    assert {tokens: sampler_options.default_block(tokens) for tokens in sizes} == sizes
 
 
 def test_long_texts_are_noted(capsys):

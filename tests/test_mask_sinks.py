@@ -83,8 +83,10 @@ def test_layers_spare_keep_and_per_layer(scores, mask) -> None:
     assert (lots == lots[:, :, :1]).all() and (lots.sum(-1) == 2).all()
 
 
-@pytest.mark.parametrize("select", ["top", "random", "bottom"])
-@pytest.mark.parametrize("family", ["llada", "dream", "llama3.1"])
+@pytest.mark.parametrize(
+    ("family", "select"),
+    [("llada", "top"), ("llada", "random"), ("dream", "bottom"), ("llama3.1", "top"), ("llama3.1", "bottom")],
+)
 def test_masking_in_the_loop(family: str, select: str) -> None:
     """Hidden keys receive exactly 0, the others share the rest, and a padded batch equals single runs."""
     config = FAMILIES[family]

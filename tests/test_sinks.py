@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jaxsink import JaxsinkError, sinks
 
 FEW = settings(max_examples=40, deadline=None)
+LENGTHS = st.sampled_from([2, 3, 17, 64])  # few shapes, so that few programs are compiled
 
 
 def attention_like(rng: np.random.Generator, *lead: int, length: int) -> np.ndarray:
@@ -62,14 +63,14 @@ def test_rules_against_slow_loops(rule: sinks.Rule) -> None:
 
 
 @FEW
-@given(st.integers(2, 40), st.floats(0.0, 10.0))
+@given(LENGTHS, st.sampled_from([0.0, 0.3, 3.0, 10.0]))
 def test_uniform_attention_has_no_sink(length: int, eps: float) -> None:
     assert not sinks.detect(np.ones((3, length)), sinks.Threshold(eps)).any()
     assert not sinks.detect(np.ones((3, length)), sinks.Outlier(3.0)).any()
 
 
 @FEW
-@given(st.integers(3, 64), st.floats(0.1, 8.0), st.integers(0, 63), st.sampled_from([-1, 1]))
+@given(LENGTHS, st.sampled_from([0.1, 1.0, 3.0, 7.7]), st.integers(0, 63), st.sampled_from([-1, 1]))
 def test_planted_sinks_are_found_exactly_at_the_analytic_threshold(length: int, eps: float, at: int, side: int) -> None:
     """In a full-attention map, a token is a sink iff its column sum exceeds 1 + eps (S - 1) / S."""
     edge = 1 + eps * (length - 1) / length
@@ -84,7 +85,7 @@ def test_planted_sinks_are_found_exactly_at_the_analytic_threshold(length: int, 
 
 
 @FEW
-@given(st.integers(0, 2**32 - 1), st.integers(2, 64))
+@given(st.integers(0, 2**32 - 1), LENGTHS)
 def test_the_printed_formula_never_fires_at_three(seed: int, length: int) -> None:
     scores = attention_like(np.random.default_rng(seed), 4, length=length)
     assert not sinks.detect(scores, sinks.Threshold(3.0, scale="mean")).any()
