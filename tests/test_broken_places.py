@@ -192,10 +192,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_full_disk(told: bool, small_disk: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
-    """The disk fills up at every stage: tokenizer, first and last bytes of the weights, metadata, manifest.
-
-    told: the system says before a write that there is no room; else the write itself fails, in the middle.
-    """
+    """It fills up at every stage. told: the system says before a write that there is no room; else the write fails."""
     import jaxsink_converters.convert as engine
 
     monkeypatch.setattr(engine, "check_space", lambda target, size: None)

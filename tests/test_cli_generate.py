@@ -20,8 +20,7 @@ from rich.console import Console
 
 import jaxsink
 from jaxsink.commands import generate as command
-from jaxsink.commands import sampler_options
-from jaxsink.commands import live, shared
+from jaxsink.commands import live, sampler_options, shared
 from jaxsink.errors import JaxsinkError
 from jaxsink.tokenizer import Tokenizer
 
