@@ -196,7 +196,7 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # broken JSON or not UTF-8
+    except (ValueError, RecursionError) as error:  # broken JSON, not UTF-8, or nested without end
         raise JaxsinkError(f"{path} is not valid JSON ({error}); fetch the file again.") from error
     if not isinstance(value, dict):
         raise JaxsinkError(f"{path} must hold a JSON object, not a {type(value).__name__}; fetch the file again.")
