@@ -43,12 +43,15 @@ class TorchModel:
     def hidden(
         self, tokens: torch.Tensor, capture: bool, cache: Any = None, start: int = 0
     ) -> tuple[torch.Tensor, Any]:
-        """[B,Q,E] after the final norm, and received scores [L,B,H,S] if captured; `cache` makes it causal."""
+        """[B,Q,E] after the final norm, and received scores [L,B,H,S] if captured; `cache` makes it causal.
+
+        Capturing keeps every layer's map until the pass is over, as a model that returns its attentions does.
+        """
         config = self.config
         x = F.embedding(tokens, self.embedding)
         batch, queries, _ = x.shape
         cos, sin = self.rotary(torch.arange(start, start + queries))
-        received = []
+        maps = []
         for i, w in enumerate(self.layers):
             y = F.rms_norm(x, (config.width,), w["n1"], config.norm_eps)
             q, k, v = (F.linear(y, w[n]).view(batch, queries, -1, config.head_dim).transpose(1, 2) for n in "qkv")
@@ -63,14 +66,15 @@ class TorchModel:
                 if causal:
                     score = score + torch.full(score.shape[-2:], float("-inf")).triu(1)
                 probs = torch.softmax(score, -1)
-                received.append(probs.sum(-2))
+                maps.append(probs)
                 mixed = probs @ v
             else:
                 mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
             x = x + F.linear(mixed.transpose(1, 2).reshape(batch, queries, -1), w["o"])
             y = F.rms_norm(x, (config.width,), w["n2"], config.norm_eps)
             x = x + F.linear(F.silu(F.linear(y, w["gate"])) * F.linear(y, w["up"]), w["down"])
-        return F.rms_norm(x, (config.width,), self.norm, config.norm_eps), torch.stack(received) if capture else None
+        received = torch.stack([probs.sum(-2) for probs in maps]) if capture else None
+        return F.rms_norm(x, (config.width,), self.norm, config.norm_eps), received
 
     @torch.inference_mode()
     def diffuse(self, prompt: np.ndarray, gen: int, steps: int, block: int, capture: bool) -> tuple[torch.Tensor, Any]:

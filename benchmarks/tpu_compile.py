@@ -39,8 +39,8 @@ from jaxsink.sampling.records import make_plan
 GIB = 1 << 30
 # (model, topology, batch, budget in GiB per device): what a change must not exceed
 BUDGETS = [
-    ("llada-8b-instruct", "v5e:2x4", 8, 4.0),
-    ("dream-7b-instruct", "v5e:2x4", 8, 5.5),
+    ("llada-8b-instruct", "v5e:2x4", 8, 2.5),
+    ("dream-7b-instruct", "v5e:2x4", 8, 3.0),
 ]
 
 
@@ -66,7 +66,7 @@ def compile_sampler(name: str, topology: str, batch: int, prompt: int = 256, gen
     )
     sampler = sampler_for(config, gen, gen)
     plan = make_plan(received().then(top(8)), None, 1, config)
-    settings = diffusion.Settings(sampler, plan, None, prompt, False, "blocked", sampler.total_steps(gen))
+    settings = diffusion.Settings(sampler, plan, None, prompt, False, "blocked", sampler.total_steps(gen), mesh=mesh)
     whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(DATA))
 
     def placed(x: Any) -> Any:
@@ -74,7 +74,7 @@ def compile_sampler(name: str, topology: str, batch: int, prompt: int = 256, gen
 
     tokens = jax.ShapeDtypeStruct((batch, prompt + gen), jnp.int32)
     real = jax.ShapeDtypeStruct(tokens.shape, bool)
-    keys = jax.eval_shape(lambda: noise.row_keys(0, batch))
+    keys = jax.eval_shape(lambda: noise.row_keys(jnp.zeros(batch, jnp.uint32)))
     given = placed(diffusion.Given(real, real, noise.Draws(keys)))
     carry = placed(jax.eval_shape(lambda m, t, g: diffusion.start(m, t, g, settings), model, tokens, given))
     begun = time.perf_counter()

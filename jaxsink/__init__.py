@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxsink.version import __version__
 
 if TYPE_CHECKING:
-    from jaxsink import parallel, record, reduce, sinks
+    from jaxsink import parallel, record, reduce, sinks, stats
     from jaxsink.checkpoint import load, save
     from jaxsink.config import Experts, ModelConfig, RopeScaling
     from jaxsink.errors import JaxsinkError
@@ -25,6 +25,7 @@ _HOME = {
     "record": "jaxsink.record",
     "reduce": "jaxsink.reduce",
     "sinks": "jaxsink.sinks",
+    "stats": "jaxsink.stats",
     "load": "jaxsink.checkpoint",
     "save": "jaxsink.checkpoint",
     "Experts": "jaxsink.config",

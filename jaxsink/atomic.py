@@ -1,4 +1,4 @@
-"""A directory that appears complete or not at all, whatever happens to the process or the machine on the way."""
+"""Directories and files that appear complete or not at all, whatever happens to the process or the machine on the way."""
 
 from __future__ import annotations
 
@@ -43,6 +43,24 @@ def new_directory(path: Path, marker: str, overwrite: bool = False) -> Iterator[
         for folder in parents if not done else ():
             with suppress(OSError):
                 folder.rmdir()
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A file `.NAME.partial` beside `path` to write; it replaces `path` if the block ends well, and is gone otherwise."""
+    partial = path.with_name(f".{path.name}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield partial
+        for place in (partial, path.parent):
+            handle = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def check_target(path: Path, marker: str, overwrite: bool) -> None:

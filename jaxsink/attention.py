@@ -2,11 +2,13 @@
 
 **What a row sees.** A query sees the real keys that the family's pattern allows (all, causal, sliding window, blocks),
 and that a caller's own `visible` allows. `drop` then hides keys from every query of a head, before the softmax, so the
-rest of the row re-normalises and a dropped column receives exactly 0.
+rest of the row re-normalises and a dropped column receives exactly 0. `drop` may also be factors: a key's attention is
+multiplied by its factor before the row re-normalises, so 0 hides it, 1 leaves it alone and 0.5 halves its odds.
 
 **No row goes blind.** A row of which *every* visible key is dropped ignores the drop: it attends as if nothing had been
 dropped. (So the first token of a causal model always sees itself.) A real query that `visible` leaves with no key at
-all attends uniformly over the real keys, as the PyTorch models do.
+all attends uniformly over the real keys, as the PyTorch models do. With the model option `extra_sink`, every row also
+sees one token that is not part of the sequence and that nothing hides, so neither rule is needed.
 
 Backends compute the same numbers: "naive" holds the map of one layer (B x H x Q x S), "blocked" goes through the queries
 in blocks of `BLOCK` rows with full key rows, so memory is B x H x BLOCK x S. A backend is an entry of `BACKENDS`.
@@ -82,12 +84,13 @@ class Inputs(NamedTuple):
     k: Array  # [B,S,K,D]
     v: Array  # [B,S,K,D]
     visibility: Visibility
-    drop: Array | None  # bool[B,H,S]
+    drop: Array | None  # bool[B,H,S], keys to hide, or f32[B,H,S], factors
     rows: Array  # bool[B,Q], queries that statistics count
     row_kind: Array  # i32[B,Q]
     hidden: Array  # [B,Q,E]
     layer: Array  # i32[]
     sequence: Sequence  # what the keys are
+    extra: tuple[Array, Array] | None = None  # key and value [K,D] of the token that everybody sees
 
     def block_rows(self, start: Array | int, size: int) -> Inputs:
         def part(x: Array) -> Array:
@@ -102,31 +105,55 @@ class Inputs(NamedTuple):
         )
 
 
-def probabilities(x: Inputs) -> Array:
-    """f32[B,H,Q,S]: softmax of the scaled scores over the keys each query may see."""
+def probabilities(x: Inputs) -> tuple[Array, Array | None]:
+    """f32[B,H,Q,S]: softmax of the scaled scores over the keys each query may see; and f32[B,H,Q] on the extra sink."""
     batch, queries, heads, size = x.q.shape
     keys, kv_heads = x.k.shape[1], x.k.shape[2]
-    grouped = x.q.reshape(batch, queries, kv_heads, heads // kv_heads, size)
-    scores = jnp.einsum("bqkgd,bskd->bkgqs", grouped, x.k, preferred_element_type=jnp.float32, precision=exact(x.q))
+    q = heads_first(x.q).reshape(batch, kv_heads, -1, size)  # the queries of one kv head are one long matrix
+    k = heads_first(x.k)
+    scores = jnp.einsum("bkqd,bksd->bkqs", q, k, preferred_element_type=jnp.float32, precision=exact(x.q))
     scores = scores.reshape(batch, heads, queries, keys) * (size**-0.5)
 
     seen = x.visibility.seen()
-    blind = None if x.visibility.custom is None else ~seen.any(axis=-1, keepdims=True)
+    seen_at_all = seen
     if x.drop is not None:
-        kept = seen & ~x.drop[:, :, None, :]
-        seen = jnp.where(kept.any(axis=-1, keepdims=True), kept, seen)
-    if blind is not None:
+        hides = x.drop if x.drop.dtype == bool else x.drop <= 0
+        seen = seen & ~hides[:, :, None, :]
+        if x.drop.dtype != bool:
+            scores = scores + jnp.log(jnp.where(hides, 1.0, x.drop))[:, :, None, :]
+    if x.extra is not None:
+        return beside_extra(jnp.where(seen, scores, HIDDEN), q, x.extra[0])
+    if x.drop is not None:
+        seen = jnp.where(seen.any(axis=-1, keepdims=True), seen, seen_at_all)
+    if x.visibility.custom is not None:
+        blind = ~seen_at_all.any(axis=-1, keepdims=True)
         scores = jnp.where(blind, 0.0, scores)
         seen = seen | (blind & x.visibility.mask[:, None, None, :])
-    return jax.nn.softmax(jnp.where(seen, scores, HIDDEN), axis=-1)
+    return jax.nn.softmax(jnp.where(seen, scores, HIDDEN), axis=-1), None
 
 
-def weighted_values(probs: Array, v: Array) -> Array:
-    """f32[B,H,Q,S] x [B,S,K,D] -> [B,Q,H,D]."""
+def beside_extra(scores: Array, q: Array, key: Array) -> tuple[Array, Array]:
+    """The softmax over [B,H,Q,S] scores and one key [K,D] more, as (f32[B,H,Q,S], f32[B,H,Q]); q is [B,K,GQ,D]."""
+    to_extra = jnp.einsum("bkqd,kd->bkq", q, key, preferred_element_type=jnp.float32, precision=exact(q))
+    to_extra = to_extra.reshape(scores.shape[:3]) * (q.shape[-1] ** -0.5)
+    share = jax.nn.sigmoid(to_extra - jax.nn.logsumexp(scores, axis=-1))
+    return jax.nn.softmax(scores, axis=-1) * (1 - share)[..., None], share
+
+
+def weighted_values(probs: Array, v: Array, extra: Array | None = None, value: Array | None = None) -> Array:
+    """f32[B,H,Q,S] x [B,S,K,D] -> [B,Q,H,D], and the extra sink's share f32[B,H,Q] of its value [K,D]."""
     batch, heads, queries, keys = probs.shape
     kv_heads, size = v.shape[2:]
-    grouped = probs.astype(v.dtype).reshape(batch, kv_heads, heads // kv_heads, queries, keys)
-    return jnp.einsum("bkgqs,bskd->bqkgd", grouped, v, precision=exact(v)).reshape(batch, queries, heads, size)
+    grouped = probs.astype(v.dtype).reshape(batch, kv_heads, -1, keys)
+    out = jnp.einsum("bkqs,bksd->bkqd", grouped, heads_first(v), precision=exact(v))
+    if extra is not None and value is not None:
+        out = out + extra.astype(v.dtype).reshape(batch, kv_heads, -1, 1) * value[:, None, :]
+    return heads_first(out.reshape(batch, heads, queries, size))
+
+
+def heads_first(x: Array) -> Array:
+    """[B,Q,H,D] -> [B,H,Q,D], or back. On CPU, products of matrices that lie this way take half the time."""
+    return x.transpose(0, 2, 1, 3)
 
 
 def exact(x: Array) -> str | None:
@@ -134,7 +161,13 @@ def exact(x: Array) -> str | None:
     return "highest" if x.dtype == jnp.float32 else None
 
 
-def tap_of(x: Inputs, probs: Array | None) -> Tap:
+def mix(x: Inputs) -> tuple[Array, Array, Array | None]:
+    """([B,Q,H,D] outputs, probabilities, share of the extra sink)."""
+    probs, extra = probabilities(x)
+    return weighted_values(probs, x.v, extra, None if x.extra is None else x.extra[1]), probs, extra
+
+
+def tap_of(x: Inputs, probs: Array | None, extra: Array | None = None) -> Tap:
     return Tap(
         layer=x.layer,
         probs=None if probs is None else jnp.where(x.rows[:, None, :, None], probs, 0.0),
@@ -148,13 +181,14 @@ def tap_of(x: Inputs, probs: Array | None) -> Tap:
         mask=x.sequence.counted,
         tokens=x.sequence.tokens,
         key_kind=x.sequence.kind,
+        extra=None if extra is None else jnp.where(x.rows[:, None, :], extra, 0.0),
     )
 
 
 def naive(x: Inputs, recorders: tuple[Recorder, ...]) -> tuple[Array, tuple[Any, ...]]:
-    probs = probabilities(x)
-    tap = tap_of(x, probs)
-    return weighted_values(probs, x.v), tuple(recorder.read(tap) for recorder in recorders)
+    out, probs, extra = mix(x)
+    tap = tap_of(x, probs, extra)
+    return out, tuple(recorder.read(tap) for recorder in recorders)
 
 
 def blocked(x: Inputs, recorders: tuple[Recorder, ...]) -> tuple[Array, tuple[Any, ...]]:
@@ -165,19 +199,19 @@ def blocked(x: Inputs, recorders: tuple[Recorder, ...]) -> tuple[Array, tuple[An
     by_block = tuple(r for r in recorders if r.join in ("sum", "rows"))
     whole = any(r.join == "whole" for r in recorders)
 
-    def one(sums: tuple[Any, ...], start: Array) -> tuple[tuple[Any, ...], tuple[Array, tuple[Any, ...], Array | None]]:
+    def one(sums: tuple[Any, ...], start: Array) -> tuple[tuple[Any, ...], tuple[Array, tuple[Any, ...], Any]]:
         block = padded.block_rows(start, size)
-        probs = probabilities(block)
-        tap = tap_of(block, probs)
+        out, probs, extra = mix(block)
+        tap = tap_of(block, probs, extra)
         values = [recorder.read(tap) for recorder in by_block]
         added = iter([v for r, v in zip(by_block, values, strict=True) if r.join == "sum"])
         sums = tuple(jax.tree.map(jnp.add, total, next(added)) for total in sums)
         rows = tuple(v for r, v in zip(by_block, values, strict=True) if r.join == "rows")
-        return sums, (weighted_values(probs, x.v), rows, probs if whole else None)
+        return sums, (out, rows, (probs, extra) if whole else None)
 
     def first_sums() -> tuple[Any, ...]:
         block = padded.block_rows(0, size)
-        tap = tap_of(block, probabilities(block))
+        tap = tap_of(block, *probabilities(block))
         return tuple(r.read(tap) for r in by_block if r.join == "sum")
 
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(first_sums))
@@ -190,7 +224,7 @@ def blocked(x: Inputs, recorders: tuple[Recorder, ...]) -> tuple[Array, tuple[An
         joined = moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
         return lax.slice_in_dim(joined, 0, queries, axis=axis)
 
-    full_tap = tap_of(x, None if maps is None else side_by_side(maps, 2))
+    full_tap = tap_of(x, *jax.tree.map(lambda blocks: side_by_side(blocks, 2), (None, None) if maps is None else maps))
     by_sum, by_rows = iter(sums), iter(rows)
     records = []
     for recorder in recorders:

@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
+from jaxsink.models import resolve
 from jaxsink.storage import MANIFEST, Reader, dtype_name, named_leaves
 from jaxsink.writing import writer
 
@@ -29,11 +30,11 @@ __all__ = ["MANIFEST", "Reader", "describe_foreign", "dtype_name", "load", "name
 
 
 def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = None) -> Model:
-    """A model from a converted checkpoint, or from a Hugging Face directory with safetensors files.
+    """A model from a converted checkpoint, from a Hugging Face directory with safetensors files, or a built-in one by name.
 
     dtype: a name such as "float32" or a JAX dtype; None = as stored. mesh: restore straight into its shards.
     """
-    path = Path(os.path.expanduser(path))
+    path = resolve(path)
     dtype = None if dtype is None else dtype_name(dtype)
     if (path / MANIFEST).is_file():
         return Reader(path).model(dtype, mesh)

@@ -78,6 +78,8 @@ class ModelConfig:
     rope_scaling: RopeScaling | None = None
     skip_gaps: bool = True  # positions count real tokens only; LLaDA counts every slot from the first real token on
 
+    extra_sink: bool = False  # one token more that all see, that sees only itself, one place before the first token
+
     mask_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = None

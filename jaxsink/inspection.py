@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from jaxsink.checkpoint import describe_foreign
@@ -10,6 +9,7 @@ from jaxsink.cli import human_bytes
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import abstract
+from jaxsink.models import resolve
 from jaxsink.presets import PRESETS
 from jaxsink.storage import MANIFEST, Reader, named_leaves
 
@@ -18,7 +18,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 
 def describe(path: str) -> dict[str, Any]:
     """{"config", "parameters", "dtype", "bytes", "source", "summary"}; the summary is for people."""
-    place = Path(path).expanduser()
+    place = resolve(path)
     source: dict[str, Any] = {"kind": "published configuration, without weights"}
     if (place / MANIFEST).is_file():
         reader = Reader(place)

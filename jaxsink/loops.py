@@ -1,7 +1,7 @@
 """Two ways through the layers: one compiled body scanned over stacked layers, or one body per layer.
 
-Both run `run_layer(layer, x, cache, drop, index, use_window, recorders) -> (x, cache, records)` for every layer, and
-return (x, cache, one record per recorder with a leading layer axis).
+Both run `run_layer(layer, x, cache, drop, index, use_window, recorders, last) -> (x, cache, records)` for every layer,
+and return (x, cache, one record per recorder with a leading layer axis). Only the unrolled loop knows the last layer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jaxsink.record import Recorder
 def scanned_layers(
     layers: Any,
     run_layer: Any,
-    x: Array,
+    x: Any,
     cache: Any,
     drop: Any,
     windows: Any,
     recorders: tuple[Recorder, ...],
     count: int,
-) -> tuple[Array, Any, tuple[Any, ...]]:
+) -> tuple[Any, Any, tuple[Any, ...]]:
     """Recorders of chosen layers write into slots that are carried along; the others' values are stacked."""
     everywhere = tuple(r for r in recorders if r.layers is None)
     somewhere = tuple(r for r in recorders if r.layers is not None)
@@ -33,14 +33,14 @@ def scanned_layers(
     def body(carry: Any, of_layer: Any) -> Any:
         x, cache, slots = carry
         layer, drop, index, use_window = of_layer
-        x, cache, values = run_layer(layer, x, cache, drop, index, use_window, everywhere + somewhere)
+        x, cache, values = run_layer(layer, x, cache, drop, index, use_window, everywhere + somewhere, False)
         chosen = zip(slots, values[len(everywhere) :], somewhere, strict=True)
         slots = tuple(write_slot(slot, value, recorder, index) for slot, value, recorder in chosen)
         return (x, cache, slots), values[: len(everywhere)]
 
     def first_layer() -> Any:
         layer, drop_, index, use_window = jax.tree.map(lambda y: y[0], (layers, drop, indices, windows))
-        return run_layer(layer, x, cache, drop_, index, use_window, somewhere)[2]
+        return run_layer(layer, x, cache, drop_, index, use_window, somewhere, False)[2]
 
     slots = ()
     if somewhere:
@@ -69,13 +69,13 @@ def write_slot(slot: Any, value: Any, recorder: Recorder, index: Array) -> Any:
 def unrolled_layers(
     layers: Any,
     run_layer: Any,
-    x: Array,
+    x: Any,
     cache: Any,
     drop: Any,
     windows: Any,
     recorders: tuple[Recorder, ...],
     count: int,
-) -> tuple[Array, Any, tuple[Any, ...]]:
+) -> tuple[Any, Any, tuple[Any, ...]]:
     """Each layer runs only the recorders that want it."""
     values: list[dict[int, Any]] = [{} for _ in recorders]
     for index in range(count):
@@ -83,7 +83,8 @@ def unrolled_layers(
         drop_here = None if drop is None else drop[index]
         use_window = None if windows is None else jnp.asarray(windows[index])
         wanted = tuple(recorders[n] for n in numbers)
-        x, cache, here = run_layer(layers[index], x, cache, drop_here, jnp.asarray(index), use_window, wanted)
+        last = index == count - 1
+        x, cache, here = run_layer(layers[index], x, cache, drop_here, jnp.asarray(index), use_window, wanted, last)
         for n, value in zip(numbers, here, strict=True):
             values[n][index] = value
     order = [r.layers if r.layers is not None else range(count) for r in recorders]

@@ -28,6 +28,7 @@ class Model(nnx.Module):
         self.embedding = nnx.Param(make((config.vocab, config.width), "matrix"))
         learned = config.positions == "learned"
         self.position = nnx.Param(make((config.max_positions, config.width), "matrix")) if learned else None
+        self.extra_sink = nnx.Param(make((config.width,), "matrix")) if config.extra_sink else None
         self.layers: Layer | nnx.List[Layer] = Layer(make, (config.layers,), config)
         self.norm = Norm(make, (), config.width, config)
         self.head = Linear(make, (), config.vocab, config.width) if config.has_head else None
@@ -77,6 +78,16 @@ def abstract(config: ModelConfig, dtype: Any = "float32") -> Model:
     return jax.eval_shape(lambda: Model(config, random_maker(0, dtype)))
 
 
+def named_leaves(model: Model) -> tuple[list[tuple[str, Any]], Any]:
+    """([(name, array)], treedef); names are attribute paths such as "layers.attention.q.weight"."""
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(model)
+
+    def name(path: tuple[Any, ...]) -> str:
+        return ".".join(str(getattr(key, "name", getattr(key, "key", ""))) for key in path).removesuffix(".value")
+
+    return [(name(path), leaf) for path, leaf in leaves], treedef
+
+
 class Output(NamedTuple):
     logits: Array  # f32[B,S,V], raw: Dream's are not shifted
     record: Any  # pytree of the recorders given, each leaf with a leading layer axis; None without recorders
@@ -91,6 +102,7 @@ def forward(
     drop: Any = None,
     record: Any = None,
     *,
+    scale: Any = None,
     prompt: Any = None,
     backend: str | None = None,
 ) -> Output:
@@ -100,19 +112,25 @@ def forward(
     mask     bool[B,S], True = real token; padding may stand left, right or between
     visible  bool[B,S,S], (query, key) pairs that may see each other, on top of the family's own pattern
     drop     bool[L,B,H,S], True = no query of that layer and head may see this key
+    scale    f32[L,B,H,S], factors on the attention that keys receive, before rows re-normalise: 0 hides, 1 leaves alone
     record   a recorder (see jaxsink.record), a function of the tap, or any pytree of them
     prompt   bool[B,S], True = prompt token; only used to tell queries apart in `record.received_by_query`
     backend  "naive" or "blocked"; None chooses by size, with the same results
     """
     config = model.config
-    tokens, mask, visible, drop, prompt = check_inputs(config, tokens, mask, visible, drop, prompt)
+    tokens, mask, visible, drop, scale, prompt = check_inputs(config, tokens, mask, visible, drop, scale, prompt)
+    if scale is not None:
+        drop = scale if drop is None else jnp.where(drop, 0.0, scale)
     recorders, treedef = compile_record(record, config.layers, config.heads)
     backend = choose_backend(backend, tokens.shape[1], tokens.shape[1])
-    logits_, records, hidden = _forward(model, tokens, mask, visible, drop, prompt, recorders, backend)
+    from jaxsink.parallel.mesh import mesh_of  # which knows models
+
+    mesh = mesh_of(model)
+    logits_, records, hidden = _forward(model, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
     return Output(logits_, jax.tree.unflatten(treedef, records), hidden)
 
 
-@partial(jax.jit, static_argnames=("recorders", "backend"))
+@partial(jax.jit, static_argnames=("recorders", "backend", "mesh"))
 def _forward(
     model: Model,
     tokens: Array,
@@ -122,10 +140,13 @@ def _forward(
     prompt: Array | None,
     recorders: tuple[Recorder, ...],
     backend: str,
+    mesh: Any,
 ) -> tuple[Array, tuple[Any, ...], Array]:
+    from jaxsink.parallel.rows import keep_rows
+
     sequence = Sequence(tokens, token_kinds(model.config, tokens, prompt), counted=mask)
     hidden, records, _ = transform(model, Pass(sequence, mask, visible, drop), recorders, backend)
-    return logits(model, hidden), records, hidden
+    return keep_rows(logits(model, hidden), mesh), keep_rows(records, mesh, 1, 2), keep_rows(hidden, mesh)
 
 
 class Cache(NamedTuple):
@@ -147,16 +168,20 @@ class Pass(NamedTuple):
     sequence: Sequence  # all S tokens
     mask: Array  # bool[B,S], True = real token
     visible: Array | None = None  # bool[B,Q,S]
-    drop: Array | None = None  # bool[L,B,H,S]
+    drop: Array | None = None  # bool[L,B,H,S], or f32[L,B,H,S] factors
     cache: Cache | None = None  # keys and values of the tokens that do not run
     start: Array | int = 0  # with a cache: index of the first token that runs …
     queries: int | None = None  # … and how many run; without one, all do
+    outputs: Array | None = None  # i32[B,W], which of those that run the caller wants the hidden states of; None = all
 
 
 def transform(
     model: Model, run: Pass, recorders: tuple[Recorder, ...], backend: str
 ) -> tuple[Array, tuple[Any, ...], Cache | None]:
-    """Everything below the head: (hidden [B,Q,E], one record per recorder with layers leading, the written cache)."""
+    """Everything below the head: (hidden [B,Q or W,E], one record per recorder with layers leading, the written cache).
+
+    Where few outputs are wanted, an unrolled model runs the end of its last layer for those only.
+    """
     config = model.config
     key_position = positions(config, run.mask)
 
@@ -181,22 +206,42 @@ def transform(
         use_window=None,
     )
 
+    before_first = rope_table(config, jnp.full((1, 1), -1)) if config.positions == "rope" else None
+
     def run_layer(
-        layer: Layer, x: Array, cache: Cache | None, drop: Any, index: Any, use_window: Any, wanted: Any
+        layer: Layer, state: Any, cache: Cache | None, drop: Any, index: Any, use_window: Any, wanted: Any, last: bool
     ) -> Any:
+        x, sink = state
+        extra = None
+        if sink is not None:
+            _, sink_k, sink_v = layer.attention.project(layer.attention_norm(sink), before_first)
+            extra = (sink_k[0, 0], sink_v[0, 0])
+            sink = layer.finish(sink, jnp.repeat(sink_v, config.heads // config.kv_heads, axis=2))
         q, k, v = layer.attention.project(layer.attention_norm(x), table)
         if cache is not None:
             cache = write_cache(cache, k, v, index, run.start)
             k, v = cache.k[index], cache.v[index]
         see = visibility._replace(use_window=use_window)
-        inputs = Inputs(q, k, v, see, drop, rows, row_kind, x, index, run.sequence)
+        inputs = Inputs(q, k, v, see, drop, rows, row_kind, x, index, run.sequence, extra)
         mixed, records = attend(inputs, wanted, backend)
-        return layer.finish(x, mixed), cache, records
+        if last:
+            x, mixed = wanted_rows(x, run.outputs), wanted_rows(mixed, run.outputs)
+        return (layer.finish(x, mixed), sink), cache, records
 
     windows = None if config.window_layers is None else np.array(config.window_layers)
     loop = unrolled_layers if model.is_unrolled else scanned_layers
-    x, cache, records = loop(model.layers, run_layer, x, run.cache, run.drop, windows, recorders, config.layers)
+    state = (x, None if model.extra_sink is None else model.extra_sink[...][None, None])
+    (x, _), cache, records = loop(
+        model.layers, run_layer, state, run.cache, run.drop, windows, recorders, config.layers
+    )
+    if not model.is_unrolled:
+        x = wanted_rows(x, run.outputs)
     return model.norm(x), records, cache
+
+
+def wanted_rows(x: Array, index: Array | None) -> Array:
+    """[B,Q,…] at i32[B,W] -> [B,W,…]."""
+    return x if index is None else jnp.take_along_axis(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)
 
 
 def write_cache(cache: Cache, k: Array, v: Array, layer: Any, start: Any) -> Cache:
@@ -226,7 +271,9 @@ def token_kinds(config: ModelConfig, tokens: Array, prompt: Array | None) -> Arr
     return kind if config.mask_id is None else jnp.where(tokens == config.mask_id, MASKED, kind)
 
 
-def check_inputs(config: ModelConfig, tokens: Any, mask: Any, visible: Any, drop: Any, prompt: Any) -> tuple[Any, ...]:
+def check_inputs(
+    config: ModelConfig, tokens: Any, mask: Any, visible: Any, drop: Any, scale: Any, prompt: Any
+) -> tuple[Any, ...]:
     """The inputs as arrays of the right shapes and kinds, or one sentence about what is wrong."""
     shape = np.shape(tokens)
     if len(shape) != 2 or 0 in shape:
@@ -248,13 +295,14 @@ def check_inputs(config: ModelConfig, tokens: Any, mask: Any, visible: Any, drop
         "mask": (mask, (batch, length)),
         "visible": (visible, (batch, length, length)),
         "drop": (drop, (config.layers, batch, config.heads, length)),
+        "scale": (scale, (config.layers, batch, config.heads, length)),
         "prompt": (prompt, (batch, length)),
     }
     arrays = []
     for name, (value, wanted) in expected.items():
         if value is not None and np.shape(value) != wanted:
             raise JaxsinkError(f"{name} must have the shape {wanted}, not {np.shape(value)}.")
-        arrays.append(None if value is None else jnp.asarray(value).astype(bool))
+        arrays.append(None if value is None else jnp.asarray(value).astype("float32" if name == "scale" else bool))
     if arrays[0] is None:
         arrays[0] = jnp.ones((batch, length), bool)
     return jnp.asarray(tokens).astype(jnp.int32), *arrays

@@ -41,6 +41,7 @@ class Tap(NamedTuple):
     mask: Array  # bool[B,S], True = real key of a sequence that counts
     tokens: Array  # i32[B,S], what the keys are
     key_kind: Array  # i32[B,S]: MASKED, UNMASKED or PROMPT
+    extra: Any = None  # f32[B,H,Q], attention on the token of the model option `extra_sink`
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,20 @@ def received_by_query() -> Recorder:
 def last_row() -> Recorder:
     """f32[B,H,S]: attention paid by the last real query, the rule for autoregressive models."""
     return Recorder(_last_row, "sum")
+
+
+def extra_sink() -> Recorder:
+    """f32[B,H]: attention that the model's extra sink token receives, summed over real queries."""
+    return Recorder(_extra_sink, "sum")
+
+
+def logit_parts() -> Recorder:
+    """{"query", "key", "cosine", "logit"}: f32[B,H,S] each: why a key gets its attention.
+
+    Means over the queries that attend to the key: of |q|, of |k| (the key's own length), of the cosine of their angle, and
+    of |q||k|cos/√D, the logit before the softmax.
+    """
+    return Recorder(_logit_sums, "sum").then(_logit_means)
 
 
 def maps(layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Recorder:
@@ -158,6 +173,34 @@ def _received_by_query(tap: Tap) -> dict[str, Array]:
 def _last_row(tap: Tap) -> Array:
     last = last_real_index(tap.mask)
     return jnp.where((tap.row_index == last[:, None])[:, None, :, None], tap.probs, 0.0).sum(axis=2)
+
+
+def _extra_sink(tap: Tap) -> Array:
+    if tap.extra is None:
+        raise JaxsinkError("record.extra_sink: this model has no extra sink token (see ModelConfig.extra_sink).")
+    return tap.extra.sum(axis=2)
+
+
+def _logit_sums(tap: Tap) -> dict[str, Array]:
+    """Sums over attending queries, and their number."""
+    group = tap.q.shape[2] // tap.k.shape[2]
+    q, k = tap.q.astype(jnp.float32), jnp.repeat(tap.k.astype(jnp.float32), group, axis=2)
+    q_length, k_length = (jnp.linalg.norm(x, axis=-1).transpose(0, 2, 1) for x in (q, k))  # [B,H,Q], [B,H,S]
+    product = jnp.einsum("bqhd,bshd->bhqs", q, k, precision="highest")
+    cosine = product / jnp.maximum(q_length[..., None] * k_length[..., None, :], 1e-30)
+    attends = tap.probs > 0
+    return {
+        "query": jnp.where(attends, q_length[..., None], 0.0).sum(axis=2),
+        "key": jnp.where(attends, k_length[..., None, :], 0.0).sum(axis=2),
+        "cosine": jnp.where(attends, cosine, 0.0).sum(axis=2),
+        "logit": jnp.where(attends, product * q.shape[-1] ** -0.5, 0.0).sum(axis=2),
+        "count": attends.sum(axis=2).astype(jnp.float32),
+    }
+
+
+def _logit_means(sums: dict[str, Array], tap: Tap) -> dict[str, Array]:
+    count = jnp.maximum(sums["count"], 1.0)
+    return {name: sums[name] / count for name in ("query", "key", "cosine", "logit")}
 
 
 def last_real_index(mask: Array) -> Array:

@@ -24,7 +24,7 @@ from jax.sharding import Mesh, Sharding
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
-from jaxsink.model import Model, abstract
+from jaxsink.model import Model, abstract, named_leaves
 from jaxsink.parallel import sharding_of
 
 MANIFEST = "jaxsink.json"
@@ -43,16 +43,6 @@ def dtype_name(dtype: Any) -> str:
     if name not in DTYPES:
         raise JaxsinkError(f"models cannot have the type {name}; choose one of {', '.join(DTYPES)}.")
     return name
-
-
-def named_leaves(model: Model) -> tuple[list[tuple[str, Any]], Any]:
-    """([(name, array)], treedef); names are attribute paths such as "layers.attention.q.weight"."""
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(model)
-
-    def name(path: tuple[Any, ...]) -> str:
-        return ".".join(str(getattr(key, "name", getattr(key, "key", ""))) for key in path).removesuffix(".value")
-
-    return [(name(path), leaf) for path, leaf in leaves], treedef
 
 
 def is_layered(name: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxsink import chat as chat_templates
 from jaxsink.errors import JaxsinkError
+from jaxsink.models import resolve
 
 # The pre-tokenizer of Qwen2, Qwen2.5, Qwen3 and Dream: words take one leading symbol, each digit stands alone.
 _QWEN2_SPLIT = (
@@ -62,7 +63,7 @@ class Tokenizer:
         family: "llada", "mmada", "dream" … chooses the chat template; without it the family in jaxsink.json or
             config.json does.
         """
-        root = Path(path)
+        root = resolve(path)
         if not root.is_dir():
             raise JaxsinkError(f"{root} is not a directory; give the directory that holds tokenizer.json.")
         folder = _folder(root)

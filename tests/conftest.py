@@ -50,6 +50,14 @@ def golden(name: str) -> Golden:
         return Golden(name, folder, dict(arrays), json.loads((folder / "meta.json").read_text()))
 
 
+@pytest.fixture(scope="module")
+def quick_compilation() -> Any:
+    """For modules with many tiny programs: compile them without most optimisations."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def llada() -> Golden:
     return golden("llada_tiny")

@@ -22,14 +22,14 @@ CASES = [
 ]
 
 
-def lively(config: jaxsink.ModelConfig, seed: int = 0, dtype: str = "float32") -> jaxsink.Model:
+def lively(config: jaxsink.ModelConfig, seed: int = 0, dtype: str = "float32", size: float = 0.2) -> jaxsink.Model:
     """Random weights large enough for attention to be far from uniform, biases and norms included."""
     rng = np.random.default_rng(seed)
     leaves, treedef = named_leaves(jaxsink.abstract(config))
 
     def value(name: str, shape: tuple[int, ...]) -> jax.Array:
         around = 1.0 if name.endswith("norm.weight") else 0.0
-        return jnp.asarray(around + 0.2 * rng.standard_normal(shape), dtype)
+        return jnp.asarray(around + size * rng.standard_normal(shape), dtype)
 
     return jax.tree.unflatten(treedef, [value(name, leaf.shape) for name, leaf in leaves])
 

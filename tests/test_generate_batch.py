@@ -7,17 +7,22 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from configs import FAMILIES
 from test_forward import lively
 from test_generate_records import DropLargest
-from test_samplers import model_of, quick_compilation  # noqa: F401 - a fixture
+from test_samplers import model_of
 
 import jaxsink
 from jaxsink import ARSampler, DreamSampler, LLaDASampler, SDARSampler, record, reduce
+from jaxsink.attention import Sequence
+from jaxsink.model import Pass, logits, transform
 from jaxsink.sampling import autoregressive, diffusion
 from jaxsink.sampling import generate as generating
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 PROMPTS = [np.random.default_rng(n).integers(4, 60, 1 if n % 3 else 7).tolist() for n in range(7)]  # of 1 or 7 tokens
 HIDE = DropLargest()
@@ -123,10 +128,16 @@ def test_window_logits_are_the_head_of_their_positions(family: str) -> None:
     model, tokens = model_of(family), np.random.default_rng(0).integers(4, 60, (2, 10))
     out = jaxsink.forward(model, tokens)
     window = np.array([[3, 4, 5], [2, 3, 12]])  # the last one is out of range, and ineligible in the loop
-    ours = np.asarray(diffusion._window_logits(model, out.hidden, window, np.array([0, 2])))
+    rows = diffusion.head_rows(model.config, window, np.array([[0], [2]]), 10)
     shift = np.array([[2, 3, 4], [2, 2, 9]]) if family == "dream" else np.minimum(window, 9)
+    np.testing.assert_array_equal(rows, shift)
+    real = jnp.ones(tokens.shape, bool)
+    sequence = Sequence(jnp.asarray(tokens), jnp.zeros(tokens.shape, jnp.int32), real)
     expected = np.take_along_axis(np.asarray(out.logits), shift[..., None], axis=1)
-    np.testing.assert_allclose(ours, expected, atol=1e-5)
+    for which in (model, model.unrolled()):  # which leaves out the other rows of its last layer
+        hidden, (received,), _ = transform(which, Pass(sequence, real, outputs=rows), (record.received(),), "naive")
+        np.testing.assert_allclose(logits(which, hidden), expected, atol=1e-5)
+        np.testing.assert_allclose(received.sum(axis=-1), 10, rtol=1e-5)
 
 
 def test_unrolled_and_blocked_models_write_the_same() -> None:
@@ -159,8 +170,9 @@ def program(monkeypatch: Any, sampler: Any, prompt: int, backend: str | None = N
     """The loop of one `generate` call, lowered but not run; and the bytes of its record."""
     caught: list[Any] = []
 
-    def run(loop: Any, model: Any, tokens: Any, given: Any, settings: Any, *rest: Any) -> Any:
-        carry = jax.eval_shape(lambda m, t, g: loop.start(m, t, g, settings), model, tokens, given)
+    def run(program: Any, settings: Any, *rest: Any) -> Any:
+        loop, model, given = program.loop, program.model, program.given
+        carry = jax.eval_shape(lambda m, t, g: loop.start(m, t, g, settings), model, program.tokens, given)
         caught.append(loop.advance.lower(model, carry, given, settings, settings.total, begin=True))
         raise Stop
 

@@ -8,10 +8,12 @@ import jax
 import numpy as np
 import pytest
 from conftest import MODELS, golden
-from test_samplers import eyes, quick_compilation, slow_dream, slow_llada  # noqa: F401 - the fixture is used by pytest
+from test_samplers import eyes, slow_dream, slow_llada
 
 import jaxsink
 from jaxsink import ARSampler, DreamSampler, LLaDASampler
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 MASK = 500
 DEFECTS = ("gen_prompt_has_mask", "gen_infill_uneven", "gen_fast_eot")

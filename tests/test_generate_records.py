@@ -12,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from test_samplers import PROMPTS, Slow, model_of, quick_compilation, softmax, surest  # noqa: F401 - a fixture
+from test_samplers import PROMPTS, Slow, model_of, softmax, surest
 
 import jaxsink
 from jaxsink import ARSampler, DreamSampler, DropPositions, JaxsinkError, LLaDASampler, SDARSampler, record, reduce
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 ROWS = [PROMPTS[0][:3].tolist(), PROMPTS[1].tolist()]  # the first row is padded on the left
 SAMPLERS = {

@@ -31,13 +31,7 @@ EOS = {
 }  # tokens that these models like to write
 See = Callable[[list[int]], np.ndarray]
 
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Any:
-    """Tiny programs, many of them: compile them without most optimisations."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @cache

@@ -22,6 +22,7 @@ from jaxsink.checkpoint import describe_foreign
 from jaxsink.cli import human_bytes
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.models import resolve
 from jaxsink.presets import PRESETS
 from jaxsink.storage import MANIFEST, Reader
 from jaxsink.tokenizer import Tokenizer
@@ -123,7 +124,7 @@ class Found:
 
     @classmethod
     def at(cls, model: str) -> Found:
-        place = Path(model).expanduser()
+        place = resolve(model)
         if (place / MANIFEST).is_file():
             reader = Reader(place)
             config, source = reader.config, reader.source

@@ -17,7 +17,7 @@ from jax import Array
 from jaxsink.attention import Sequence
 from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
 from jaxsink.record import Recorder, Tap, last_row
-from jaxsink.sampling.diffusion import Given, Settings, loop_steps, next_drop
+from jaxsink.sampling.diffusion import Given, Settings, first_drop, laid_out, loop_steps, next_drop
 from jaxsink.sampling.intervene import ranks_on_clean
 from jaxsink.sampling.records import zeros_like_shapes
 
@@ -32,7 +32,7 @@ class Carry(NamedTuple):
     steps: Array  # i32[B]
     sums: tuple[Any, ...]  # whole_map: sums over all queries so far, one per recorder that adds up
     seen: Any  # what the intervention needs, of the last step
-    drop: Array | None  # bool[L,B,H,S], hidden in the last step
+    drop: Array | None  # what the intervention returned for the last step
     cache: Cache
     clean: Cache | None  # for rank_on="clean": the same tokens, without any key ever hidden
 
@@ -40,7 +40,7 @@ class Carry(NamedTuple):
 def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carry:
     """Before the first step; the prompt runs inside the first chunk (`advance(..., begin=True)`)."""
     batch, length = tokens.shape
-    config, intervene = model.config, settings.intervene
+    intervene = settings.intervene
     cache = empty_cache(model, batch, length)
     zero = jnp.zeros(batch, jnp.int32)
     carry = Carry(
@@ -51,17 +51,18 @@ def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carr
         steps=zero,
         sums=(),
         seen=None,
-        drop=None if intervene is None else jnp.zeros((config.layers, batch, config.heads, length), bool),
+        drop=None,
         cache=cache,
         clean=empty_cache(model, batch, length) if intervene is not None and ranks_on_clean(intervene) else None,
     )
     if intervene is not None:
         run = partial(_run_last, model, given=given, settings=settings, drop=None, recorders=settings.plan.needs)
         carry = carry._replace(seen=zeros_like_shapes(jax.eval_shape(lambda c: run(c, cache=c.cache)[1], carry)))
+        carry = carry._replace(drop=first_drop(carry, given, settings, model.config))
     if settings.sampler.whole_map:
         run = partial(_run_last, model, given=given, settings=settings, drop=None, recorders=added_up(settings))
         carry = carry._replace(sums=zeros_like_shapes(jax.eval_shape(lambda c: run(c, cache=c.cache)[1], carry)))
-    return carry
+    return laid_out(carry, settings)
 
 
 @partial(jax.jit, static_argnames=("settings", "chunk", "begin"), donate_argnames=("carry",))

@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import Mesh
 
 from jaxsink.attention import Sequence
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
+from jaxsink.parallel.rows import keep_rows
 from jaxsink.record import Recorder
 from jaxsink.sampling import noise
-from jaxsink.sampling.intervene import Previous, ranks_on_clean
+from jaxsink.sampling.intervene import Previous, effect, no_effect, ranks_on_clean
 from jaxsink.sampling.records import Plan, zeros_like_shapes
 from jaxsink.sampling.samplers import Canvas, Window
 
@@ -37,7 +39,7 @@ class Carry(NamedTuple):
     block_step: Array  # i32[B]
     block_masks: Array  # i32[B]
     seen: Any  # what the intervention needs, of the last step
-    drop: Array | None  # bool[L,B,H,S], hidden in the last step
+    drop: Array | None  # what the intervention returned for the last step
     cache: Cache | None
 
 
@@ -61,6 +63,7 @@ class Settings(NamedTuple):
     total: int  # T
     edit_logits: Any = None
     edit_tokens: Any = None
+    mesh: Mesh | None = None  # where the weights lie; rows lie along its data axis
 
 
 def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carry:
@@ -69,16 +72,18 @@ def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carr
     if settings.edit_tokens is not None:
         tokens = settings.edit_tokens(jnp.int32(-1), tokens)
     zero = jnp.zeros(batch, jnp.int32)
-    seen = drop = cache = None
+    seen = cache = None
     if settings.intervene is not None:
-        drop = jnp.zeros((config.layers, batch, config.heads, length), bool)
-        run = partial(_transform, model, given=given, settings=settings, drop=None, recorders=settings.plan.needs)
-        seen = zeros_like_shapes(jax.eval_shape(lambda t: run(tokens=t, done=zero > 0)[1], tokens))
+        run = partial(_window_logits, model, given=given, settings=settings, drop=None, recorders=settings.plan.needs)
+        seen = zeros_like_shapes(
+            jax.eval_shape(lambda t: run(tokens=t, done=zero > 0, outputs=zero[:, None])[1], tokens)
+        )
     if settings.sampler.cache is not None:
         cache = empty_cache(model, batch, length + partial_queries(settings.sampler) - settings.sampler.block_length)
-    return Carry(
-        jnp.int32(0), tokens, jnp.full_like(tokens, -1), zero > 0, zero, zero - 1, zero, zero, seen, drop, cache
+    carry = Carry(
+        jnp.int32(0), tokens, jnp.full_like(tokens, -1), zero > 0, zero, zero - 1, zero, zero, seen, None, cache
     )
+    return laid_out(carry._replace(drop=first_drop(carry, given, settings, config)), settings)
 
 
 @partial(jax.jit, static_argnames=("settings", "chunk", "begin"), donate_argnames=("carry",))
@@ -112,7 +117,15 @@ def loop_steps(step: Callable[..., Any], carry: Any, settings: Settings, chunk: 
             return recorded(carry, buffers)
         return lax.cond(carry.step % plan.every == 0, recorded, unrecorded, carry, buffers)
 
-    return lax.while_loop(unfinished, body, (carry, buffers))
+    carry, buffers = lax.while_loop(unfinished, body, (carry, keep_rows(buffers, settings.mesh, 2, 3)))
+    return laid_out(carry, settings), keep_rows(buffers, settings.mesh, 2, 3)
+
+
+def laid_out(carry: Any, settings: Settings) -> Any:
+    """The carry with rows and heads where the mesh has them."""
+    axes = {"seen": (1, 2), "drop": (1, 2), "sums": (1, 2), "cache": (1, 3), "clean": (1, 3)}
+    parts = {name: keep_rows(x, settings.mesh, *axes.get(name, (0,))) for name, x in carry._asdict().items()}
+    return carry._replace(**parts)
 
 
 def _step(
@@ -129,21 +142,20 @@ def _step(
     drop = next_drop(carry, given.mask, given, settings)
     wanted = settings.plan.recorders if record_now else ()
     recorders = wanted + (() if settings.intervene is None else settings.plan.needs)
-    run = partial(_transform, model, carry.tokens, given, settings, carry.done)
+    outputs = head_rows(config, window.position, canvas.first[:, None], carry.tokens.shape[1])
+    run = partial(_window_logits, model, given=given, settings=settings, done=carry.done, outputs=outputs)
     if sampler.cache is None:
-        hidden, values, cache = *run(drop, recorders), None
-        scores = _window_logits(model, hidden, window.position, canvas.first)
+        scores, values, cache = *run(carry.tokens, drop=drop, recorders=recorders), None
         if sampler.cfg_scale > 0:
             without_prompt = jnp.where(given.prompt & given.mask, config.mask_id, carry.tokens)
-            plain, _ = _transform(model, without_prompt, given, settings, carry.done, drop, ())
-            unguided = _window_logits(model, plain, window.position, canvas.first)
+            unguided, _ = run(without_prompt, drop=drop, recorders=())
             scores = unguided + (sampler.cfg_scale + 1) * (scores - unguided)
     else:
         scores, values, cache = _cached_logits(model, carry, given, settings, window, drop, recorders)
 
     seen = values[len(wanted) :]
     if settings.intervene is not None and ranks_on_clean(settings.intervene):
-        seen = run(None, settings.plan.needs)[1]
+        seen = run(carry.tokens, drop=None, recorders=settings.plan.needs)[1]
     if settings.edit_logits is not None:
         scores = settings.edit_logits(carry.step, scores, window.position)
     token, commit = sampler.decide(config, scores, window, given.draws)
@@ -182,15 +194,28 @@ def next_drop(carry: Any, mask: Array, given: Given, settings: Settings) -> Arra
     """What the intervention hides in this step; `mask` bool[B,S] are the tokens that were there in the step before."""
     if settings.intervene is None:
         return None
+    wanted = settings.intervene(previous_step(carry, mask, given, settings))
+    return effect(wanted, mask[None, :, None, :] & (carry.step > 0))
+
+
+def first_drop(carry: Any, given: Given, settings: Settings, config: Any) -> Array | None:
+    """No effect, of the kind the intervention returns: `Carry.drop` before the first step."""
+    if settings.intervene is None:
+        return None
+    batch, length = carry.tokens.shape
+    carry = carry._replace(drop=jnp.zeros((config.layers, batch, config.heads, length), bool))
+    return no_effect(settings.intervene, previous_step(carry, given.mask, given, settings))
+
+
+def previous_step(carry: Any, mask: Array, given: Given, settings: Settings) -> Previous:
     keys = jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, noise.INTERVENE), carry.step))(
         given.draws.keys
     )
     seen = jax.tree.unflatten(settings.plan.needs_treedef, carry.seen)
-    previous = Previous(seen, carry.step, carry.tokens, mask, given.prompt, keys, carry.drop)
-    return jnp.where(carry.step == 0, False, settings.intervene(previous)) & mask[None, :, None, :]
+    return Previous(seen, carry.step, carry.tokens, mask, given.prompt, keys, carry.drop)
 
 
-def _transform(
+def _window_logits(
     model: Model,
     tokens: Array,
     given: Given,
@@ -198,10 +223,20 @@ def _transform(
     done: Array,
     drop: Any,
     recorders: tuple[Recorder, ...],
+    outputs: Array,
 ) -> tuple[Array, tuple[Any, ...]]:
+    """(f32[B,W,V], records): the whole sequence through the layers, and the head where it can matter."""
     sequence = Sequence(tokens, token_kinds(model.config, tokens, given.prompt), given.mask & ~done[:, None])
-    hidden, values, _ = transform(model, Pass(sequence, given.mask, drop=drop), recorders, settings.backend)
-    return hidden, values
+    run = Pass(sequence, given.mask, drop=drop, outputs=outputs)
+    hidden, values, _ = transform(model, run, recorders, settings.backend)
+    return logits(model, hidden), values
+
+
+def head_rows(config: Any, index: Array, first: Array | int, count: int) -> Array:
+    """i32[B,W]: the rows that predict the positions `index`. Dream's logits for a position stand one place to its left."""
+    if config.shift_logits:
+        index = jnp.maximum(index - 1, first)
+    return jnp.clip(index, 0, count - 1)
 
 
 def _cached_logits(
@@ -218,7 +253,6 @@ def _cached_logits(
     assert carry.cache is not None
     config, length = model.config, carry.tokens.shape[1]
     begin = window.position[0, 0]
-    first = jnp.zeros(carry.tokens.shape[0], jnp.int32)
     queries = partial_queries(settings.sampler)
     kinds = token_kinds(config, carry.tokens, given.prompt)
     sequence = Sequence(carry.tokens, kinds, given.mask & ~carry.done[:, None])
@@ -230,10 +264,11 @@ def _cached_logits(
     mask = jnp.pad(given.mask, ((0, 0), (0, room)))
 
     def run(start: Any, queries: int) -> tuple[Array, tuple[Any, ...], Cache]:
-        one = Pass(sequence, mask, drop=drop, cache=carry.cache, start=start, queries=queries)
+        outputs = head_rows(config, window.position - start, 0, queries)
+        one = Pass(sequence, mask, None, drop, carry.cache, start, queries, outputs)
         hidden, values, cache = transform(model, one, recorders, settings.backend)
         assert cache is not None
-        return _window_logits(model, hidden, window.position - start, first), values, cache
+        return logits(model, hidden), values, cache
 
     whole, part = partial(run, 0, length), partial(run, begin, queries)
     if jax.eval_shape(whole)[1] != jax.eval_shape(part)[1]:
@@ -272,14 +307,6 @@ class _Showing:
 def showing(length: int, recorder: Recorder) -> Recorder:
     reductions = tuple(_Showing(length, reduction) for reduction in recorder.reductions)
     return replace(recorder, read=_Showing(length, recorder.read), reductions=reductions)
-
-
-def _window_logits(model: Model, hidden: Array, index: Array, first: Array) -> Array:
-    """f32[B,W,V]: the head where it can matter. Dream's logits for a position stand one place to its left."""
-    if model.config.shift_logits:
-        index = jnp.maximum(index - 1, first[:, None])
-    index = jnp.clip(index, 0, hidden.shape[1] - 1)
-    return logits(model, jnp.take_along_axis(hidden, index[..., None], axis=1))
 
 
 def _commit(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -15,10 +14,14 @@ from jaxsink.attention import choose_backend
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
+from jaxsink.parallel.hosts import to_host
+from jaxsink.parallel.mesh import DATA, mesh_of
+from jaxsink.parallel.rows import check_devices, fill_up, place_rows
 from jaxsink.sampling import autoregressive, diffusion, noise
 from jaxsink.sampling import intervene as interventions
 from jaxsink.sampling.records import make_plan
 from jaxsink.sampling.samplers import ARSampler, mask_count
+from jaxsink.sampling.spread import Dealt, OneProgram
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Generation:
     prompt_length: int  # P, where the response starts
     recorded_steps: Any  # i32[T]
     approximate: str | None = None  # "prefix" or "dual": passes ran on a part of the sequence only
+    autoregressive: bool = False
 
     @property
     def response(self) -> Any:
@@ -43,6 +47,19 @@ class Generation:
         """i32[B,S]: what the model saw at the given step."""
         committed = np.asarray(self.committed_at)
         return np.where(committed >= step, mask_id, np.asarray(self.tokens))
+
+    def real_at(self) -> Any:
+        """bool[T,B,S]: the tokens that exist at each recorded step; an autoregressive model's are written one by one."""
+        mask = np.asarray(self.mask)
+        there = np.ones((len(self.recorded_steps), *mask.shape), bool)
+        if self.autoregressive:
+            last = self.prompt_length - 1 + np.asarray(self.recorded_steps)
+            there = np.arange(mask.shape[1]) <= last[:, None, None]
+        return mask & there
+
+    def recorded_of(self) -> Any:
+        """i32[B]: how many of the recorded steps each row took, for `sinks.track`."""
+        return (np.asarray(self.recorded_steps)[:, None] < np.asarray(self.steps)).sum(axis=0)
 
 
 Listener = Callable[[int, Any, Any], None]  # (steps done, tokens i32[B,S], committed_at i32[B,S])
@@ -65,6 +82,7 @@ def generate(
     edit_logits: Any = None,
     edit_tokens: Any = None,
     listener: Listener | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> Generation:
     """Generate from prompts, and return attention statistics of every step along with the tokens.
 
@@ -80,6 +98,8 @@ def generate(
     edit_logits  traceable f(step, logits f32[B,W,V], index i32[B,W]) -> logits, before the sampler decides (diffusion)
     edit_tokens  traceable f(step, tokens i32[B,S]) -> tokens, before the first step (step = -1) and after each (diffusion)
     listener   called on the host after every `stream` steps, for live displays
+    devices    deal the rows out over these devices by pmap, each with a copy of the weights; a model that was loaded onto
+               a mesh uses that instead. Neither changes the results, and batches need not divide.
     """
     config = model.config
     sampler.check(config)
@@ -112,43 +132,66 @@ def generate(
         given_by_caller = given_by_caller & (canvas != config.mask_id)
     prompt_masks = mask_count(np.where(real[:, :prompt], tokens, -1), config)
     total = sampler.length if is_ar else sampler.total_steps(prompt_masks + response.shape[1])
+    mesh = mesh_of(model)
+    if mesh is not None and devices is not None:
+        raise JaxsinkError("this model lies on a mesh, which places the rows as well; leave devices out.")
+    devices = None if devices is None else check_devices(devices)[:batch]
     settings = diffusion.Settings(
         sampler, plan, intervene, prompt, infill, choose_backend(backend, canvas.shape[1], canvas.shape[1]), total,
-        edit_logits, edit_tokens,
+        edit_logits, edit_tokens, mesh,
     )  # fmt: skip
-    given = diffusion.Given(jnp.asarray(real), jnp.asarray(given_by_caller), make_draws(seed, batch, draws))
+    share = len(devices) if devices is not None else 1 if mesh is None else mesh.shape[DATA]
+
+    def rows(x: np.ndarray, axis: int = 0) -> Array:
+        return place_rows(fill_up(x, axis, share), mesh, axis)
+
+    given = diffusion.Given(rows(real), rows(given_by_caller), make_draws(seed, batch, draws, rows))
     loop = autoregressive if is_ar else diffusion
-    carry, values = run(loop, model, jnp.asarray(canvas), given, settings, stream, listener)
+    parts = (loop, model, rows(canvas), given, settings)
+    program = OneProgram(*parts) if devices is None else Dealt(*parts, devices)
+    carry, values = run(program, settings, stream, listener)
+
+    def first_rows(x: Any, axis: int = 0) -> Any:
+        """Without the rows that only filled the batch up."""
+        filled = batch % share and x.ndim > axis and x.shape[axis] == real_rows
+        return x[(slice(None),) * axis + (slice(batch),)] if filled else x
+
+    real_rows = given.mask.shape[0]
     return Generation(
-        tokens=carry.tokens,
-        committed_at=carry.committed_at,
-        record=jax.tree.unflatten(plan.treedef, values),
-        mask=given.mask,
-        steps=carry.steps,
+        tokens=first_rows(carry.tokens),
+        committed_at=first_rows(carry.committed_at),
+        record=jax.tree.unflatten(plan.treedef, jax.tree.map(lambda x: first_rows(x, 2), values)),
+        mask=first_rows(given.mask),
+        steps=first_rows(carry.steps),
         prompt_length=prompt,
         recorded_steps=np.arange(0, total, every),
         approximate=getattr(sampler, "cache", None),
+        autoregressive=is_ar,
     )
 
 
 def run(
-    loop: Any, model: Model, tokens: Array, given: Any, settings: Any, stream: int | None, listener: Listener | None
+    program: OneProgram | Dealt, settings: Any, stream: int | None, listener: Listener | None
 ) -> tuple[Any, tuple[Any, ...]]:
     """All steps in one program, or chunk by chunk with the records of each moved to the host."""
-    carry = jax.jit(loop.start, static_argnames="settings")(model, tokens, given, settings=settings)
+    carry = program.start()
     if stream is None:
-        return loop.advance(model, carry, given, settings, settings.total, begin=True)
+        carry, values = program.advance(carry, settings.total, begin=True)
+        return program.rows(carry), values
     chunks, rows, chunk = [], 0, min(stream, settings.total)
     while rows < settings.plan.rows(settings.total):
-        begin = not chunks and loop is autoregressive  # the prompt's pass; diffusion has one program for all chunks
-        carry, values = loop.advance(model, carry, given, settings, chunk, begin=begin)
-        chunks.append(jax.tree.map(np.asarray, values))
+        begin = not chunks and program.loop is autoregressive  # the prompt's pass; diffusion has one program for all
+        carry, values = program.advance(carry, chunk, begin=begin)
+        chunks.append(to_host(values))
         rows += settings.plan.rows(chunk)
         if listener is not None:
-            listener(int(carry.step), np.asarray(carry.tokens), np.asarray(carry.committed_at))
+            now = program.rows(carry)
+            listener(int(now.step), *to_host((now.tokens, now.committed_at)))
         if bool(carry.done.all()):
             break
-    return carry, jax.tree.map(lambda *parts: all_rows(parts, settings.plan.rows(settings.total)), *chunks)
+    return program.rows(carry), jax.tree.map(
+        lambda *parts: all_rows(parts, settings.plan.rows(settings.total)), *chunks
+    )
 
 
 def all_rows(parts: tuple[np.ndarray, ...], count: int) -> np.ndarray:
@@ -200,7 +243,10 @@ def filler_id(config: ModelConfig) -> int:
     return config.pad_id if config.pad_id is not None else (config.eos_ids or (0,))[0]
 
 
-def make_draws(seed: Any, batch: int, draws: dict[str, Any] | None) -> noise.Draws:
+def make_draws(
+    seed: Any, batch: int, draws: dict[str, Any] | None, rows: Callable[[np.ndarray, int], Array]
+) -> noise.Draws:
+    """`rows(x, axis)` places an array with rows at the given axis."""
     seeds = np.asarray(seed)
     if seeds.shape not in ((), (batch,)) or not np.issubdtype(seeds.dtype, np.integer):
         raise JaxsinkError(f"seed must be a whole number, or one per prompt ({batch}), not {seed!r}.")
@@ -209,5 +255,6 @@ def make_draws(seed: Any, batch: int, draws: dict[str, Any] | None) -> noise.Dra
         raise JaxsinkError(f"draws: there are no draws called {sorted(unknown)[0]!r}.")
     if "token" in replay:  # the host has float64, so recorded draws close to 0 and 1 keep their noise
         replay["token"] = -np.log(-np.log(replay["token"]))
-    replay = {name: jnp.asarray(value.astype(np.float32)) for name, value in replay.items()}
-    return noise.Draws(noise.row_keys(jnp.asarray(seeds & 0xFFFFFFFF, jnp.uint32), batch), **replay)
+    replay = {name: rows(value.astype(np.float32), 1) for name, value in replay.items()}
+    seeds = np.broadcast_to((seeds & 0xFFFFFFFF).astype(np.uint32), (batch,))
+    return noise.Draws(noise.row_keys(rows(seeds, 0)), **replay)

@@ -1,9 +1,10 @@
 """Interventions: what step t recorded decides which keys step t + 1 hides.
 
-An intervention is any function `f(previous: Previous) -> bool[L,B,H,S]`, True = hide this key from every query. It may
-carry two attributes: `needs`, the recorder(s) whose values it wants to see (default: `record.received()`), and
-`rank_on = "clean"`, to see what an extra pass without any hidden keys would have recorded instead of what the running,
-masked model did. The first step has no previous one, so nothing is hidden there.
+An intervention is any function `f(previous: Previous) -> bool[L,B,H,S]`, True = hide this key from every query; or
+f32[L,B,H,S], factors on the attention keys receive before rows re-normalise (0 hides, 1 leaves alone). It may carry two
+attributes: `needs`, the recorder(s) whose values it wants to see (default: `record.received()`), and `rank_on = "clean"`,
+to see what an extra pass without any hidden keys would have recorded instead of what the running, masked model did. The
+first step has no previous one, so nothing is hidden there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -28,7 +30,7 @@ class Previous(NamedTuple):
     mask: Array  # bool[B,S], tokens that were there in the step before; nothing else can be hidden
     prompt: Array  # bool[B,S]
     keys: Array  # key[B], a random key per row for this step
-    drop: Array  # bool[L,B,H,S], what was hidden in the step before
+    drop: Array  # what the intervention returned for the step before
 
 
 def needs(intervene: Any) -> Any:
@@ -37,6 +39,25 @@ def needs(intervene: Any) -> Any:
 
 def ranks_on_clean(intervene: Any) -> bool:
     return getattr(intervene, "rank_on", "masked") == "clean"
+
+
+def effect(wanted: Array, acts: Array) -> Array:
+    """bool or f32[L,B,H,S]: what an intervention wants, where it acts; nothing elsewhere."""
+    if jnp.issubdtype(wanted.dtype, jnp.floating):
+        return jnp.where(acts, wanted.astype(jnp.float32), 1.0)
+    return wanted.astype(bool) & acts
+
+
+def no_effect(intervene: Any, previous: Any) -> Array:
+    """What `effect` gives where nothing acts, of the kind this intervention returns (arrays of `previous` are shapes)."""
+    wanted = jax.eval_shape(intervene, previous)
+    return effect(jnp.zeros(wanted.shape, wanted.dtype), jnp.array(False))
+
+
+def places(mask: Array, positions: tuple[int, ...]) -> Array:
+    """bool[B,S]: the tokens at these positions, counted from each row's first real token."""
+    place = jnp.cumsum(mask, axis=1) - 1
+    return (place[..., None] == jnp.array(positions, jnp.int32)).any(axis=-1) & mask
 
 
 @dataclass(frozen=True)
@@ -50,8 +71,7 @@ class DropPositions:
 
     def __call__(self, previous: Previous) -> Array:
         layers, _, heads, _ = previous.drop.shape
-        place = jnp.cumsum(previous.mask, axis=1) - 1
-        hit = (place[..., None] == jnp.array(self.positions)).any(axis=-1) & previous.mask  # [B,S]
+        hit = places(previous.mask, self.positions)
         where_layer = _chosen(self.layers, layers)[:, None, None, None]
         where_head = _chosen(self.heads, heads)[None, None, :, None]
         return hit[None, :, None, :] & where_layer & where_head & (previous.step >= self.spare)

@@ -29,10 +29,10 @@ class Draws(NamedTuple):
     transfer: Array | None = None  # f32[T,B,S], uniform
 
 
-def row_keys(seed: int | Array, batch: int) -> Array:
-    """key[B] of one seed for all rows, or of one seed per row."""
-    seeds = jnp.broadcast_to(jnp.asarray(seed, jnp.uint32), (batch,))
-    return jax.vmap(jax.random.key)(seeds)
+@jax.jit
+def row_keys(seeds: Array) -> Array:
+    """key[B] of one seed u32[B] per row."""
+    return jax.vmap(jax.random.key)(seeds.astype(jnp.uint32))
 
 
 def keys_at(keys: Array, purpose: int, step: Array, place: Array) -> Array:

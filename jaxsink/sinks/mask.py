@@ -11,7 +11,7 @@ from jax import Array
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.record import received
-from jaxsink.sampling.intervene import Previous
+from jaxsink.sampling.intervene import Previous, places
 from jaxsink.sinks.rules import Rule, Threshold, TopK, ranks
 
 SELECTIONS = ("top", "random", "bottom")
@@ -32,7 +32,9 @@ class MaskSinks:
     per      "head": each head hides its own; "layer": all heads of a layer hide those with the largest mean score
     layers   layers to act in (None = all)
     spare    steps at the start in which nothing is hidden (the first never hides anything, as there is no map yet)
+    positions  fixed positions instead of a rule, counted from the prompt's first token; the controls then hide as many
     keep     the mirror image: hide everything but the selected keys
+    factor   0 hides; otherwise the attention that the selected keys get is multiplied by this before rows re-normalise
 
     For autoregressive models the ranking uses the last token's attention row, because that is what their loop records.
     """
@@ -45,7 +47,9 @@ class MaskSinks:
     per: Literal["head", "layer"] = "head"
     layers: tuple[int, ...] | None = None
     spare: int = 0
+    positions: tuple[int, ...] | None = None
     keep: bool = False
+    factor: float = 0.0
 
     needs = received()
 
@@ -61,8 +65,13 @@ class MaskSinks:
                 raise JaxsinkError(f"MaskSinks: {name} must be one of {', '.join(known)}, not {value!r}.")
         if isinstance(self.rule, str) and self.rule not in NAMED_RULES:
             raise JaxsinkError(f"MaskSinks: rule must be one of {', '.join(NAMED_RULES)} or a rule, not {self.rule!r}.")
-        if self.layers is not None:
-            object.__setattr__(self, "layers", tuple(int(layer) for layer in self.layers))
+        if not (0 <= self.factor < float("inf")):
+            raise JaxsinkError(f"MaskSinks: factor must be 0 or a positive number, and is {self.factor}.")
+        if self.positions is not None and self.rule is not None:
+            raise JaxsinkError("MaskSinks: give either a rule or fixed positions, not both.")
+        for name in ("layers", "positions"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(int(number) for number in getattr(self, name)))
 
     def control(self, select: Literal["random", "bottom"]) -> MaskSinks:
         """The same policy with other keys: as many, in the same places of the network, at the same steps."""
@@ -73,7 +82,10 @@ class MaskSinks:
         if self.per == "layer":
             scores = jnp.broadcast_to(scores.mean(axis=2, keepdims=True), scores.shape)
         real = jnp.broadcast_to(previous.mask[None, :, None, :], scores.shape)
-        found = self.found(scores, real)
+        if self.positions is None:
+            found = self.found(scores, real)
+        else:
+            found = jnp.broadcast_to(places(previous.mask, self.positions)[None, :, None, :], scores.shape)
         if self.select == "bottom":
             found = real & (ranks(-scores, real) < found.sum(axis=-1, keepdims=True))
         elif self.select == "random":
@@ -81,7 +93,8 @@ class MaskSinks:
         hidden = real & ~found if self.keep else found
         if self.layers is not None:
             hidden = hidden & jnp.isin(jnp.arange(scores.shape[0]), jnp.array(self.layers))[:, None, None, None]
-        return hidden & (previous.step >= self.spare)
+        hidden = hidden & (previous.step >= self.spare)
+        return hidden if self.factor == 0 else jnp.where(hidden, self.factor, 1.0)
 
     def found(self, scores: Array, real: Array) -> Array:
         """bool[L,B,H,S]: what the rule hides when the selection is "top"."""

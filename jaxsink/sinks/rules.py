@@ -4,7 +4,8 @@
     detect(out.record, TopK(5) & Threshold(3.0), mask=out.mask)          # both
 
 Scores are column sums as `record.received()` gives them, [..., S] with any leading axes; a mask is bool[B,S] for records
-[..., B, H, S], or anything that broadcasts to the scores. Padded tokens are never sinks and count nowhere.
+[..., B, H, S], bool[T,B,S] for records [T, L, B, H, S], or anything that broadcasts to the scores. Padded tokens are never
+sinks and count nowhere.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ import numpy as np
 from jax import Array
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.parallel.rows import pmap_rows
 
 
 class Rule:
-    """A frozen, hashable object with `find(scores f32[...,S], real bool[...,S]) -> bool[...,S]`; combine with & and |."""
+    """A frozen, hashable object with `find(scores f32[...,S], real bool[...,S]) -> bool[...,S]`; combine with & and |.
+
+    `real` broadcasts to the scores; it has size 1 where all are alike.
+    """
 
     def find(self, scores: Array, real: Array) -> Array:
         raise NotImplementedError
@@ -117,10 +122,30 @@ class Either(Rule):
         return self.first.find(scores, real) | self.second.find(scores, real)
 
 
-def detect(received: Any, rule: Rule, mask: Any = None) -> Array:
-    """bool, same shape as `received` [...,S]: which tokens are sinks."""
+def detect(received: Any, rule: Rule, mask: Any = None, devices: Sequence[Any] | None = None) -> Array:
+    """bool, same shape as `received` [...,S]: which tokens are sinks.
+
+    devices: deal the batch of a record [..., B, H, S] out over these devices by pmap.
+    """
     scores, real = with_mask(received, mask)
-    return _detect(scores, real, rule)
+    if devices is None:
+        return _detect(scores, real, rule)
+    if scores.ndim < 3:
+        raise JaxsinkError(
+            f"detect: to be dealt out over devices, a record must be [..., B, H, S], not {scores.shape}."
+        )
+    axis = scores.ndim - 3
+    real = real.reshape(*[1] * (scores.ndim - real.ndim), *real.shape)
+    in_axes = (axis, axis if real.shape[axis] > 1 else None)
+    return pmap_rows(_Detect(rule), (scores, real), in_axes, axis, devices)
+
+
+@dataclass(frozen=True)
+class _Detect:
+    rule: Rule
+
+    def __call__(self, scores: Array, real: Array) -> Array:
+        return _detect(scores, real, self.rule)
 
 
 @partial(jax.jit, static_argnames="rule")
@@ -166,6 +191,8 @@ def with_mask(received: Any, mask: Any) -> tuple[Array, Array]:
     real = jnp.asarray(mask).astype(bool)
     if real.ndim == 2 and scores.ndim >= 3:
         real = real[:, None, :]
+    elif real.ndim == 3 and scores.ndim == 5:
+        real = real[:, None, :, None, :]
     try:
         fits = np.broadcast_shapes(real.shape, scores.shape) == scores.shape
     except ValueError:

@@ -1,7 +1,8 @@
-"""Meshes and where parameters live on them: logical axis names in one table, mesh axes in another."""
+"""Meshes, and where parameters live on them: logical axis names in one table, mesh axes in another."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -10,8 +11,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.model import Model, named_leaves
 
-DATA, MODEL = "data", "model"
+DATA, MODEL, COPIES = "data", "model", "copies"
 
 # Logical axis -> mesh axis; axes that are not named stay whole on every device.
 MESH_AXIS = {"batch": DATA, "heads": MODEL, "kv_heads": MODEL, "mlp": MODEL, "vocab": MODEL}
@@ -20,6 +22,7 @@ MESH_AXIS = {"batch": DATA, "heads": MODEL, "kv_heads": MODEL, "mlp": MODEL, "vo
 LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "embedding": ("vocab", None),
     "position": (None, None),
+    "extra_sink": (None,),
     "head.weight": ("vocab", None),
     "attention.q.weight": ("heads", None),
     "attention.k.weight": ("kv_heads", None),
@@ -49,15 +52,44 @@ def make_mesh(data: int = 1, model: int | None = None, devices: Any = None) -> M
 
 
 def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedSharding:
-    """Where the parameter `name` of the given rank lives. Heads are never cut: what does not divide stays whole."""
+    """Where the parameter `name` of the given rank lives.
+
+    An axis is cut into as many parts as both its size and the mesh's model axis divide by, and heads are never cut. So
+    Dream's 28 heads and 4 kv heads lie in 4 parts on 8 devices, each part on two of them.
+    """
     if MODEL not in mesh.shape:
         raise JaxsinkError(
             f"the mesh needs an axis named {MODEL!r}, and has {tuple(mesh.shape)}; see parallel.make_mesh."
         )
     counts = {"heads": config.heads, "kv_heads": config.kv_heads, "mlp": config.mlp_width, "vocab": config.vocab}
     logical = next((axes for end, axes in LOGICAL_AXES.items() if name.endswith(end)), ())
-    spec: list[str | None] = [None] * (rank - len(logical))
-    for axis in logical:
-        divides = axis is not None and counts[axis] % mesh.shape[MODEL] == 0
-        spec.append(MESH_AXIS[axis] if axis is not None and divides else None)
-    return NamedSharding(mesh, PartitionSpec(*spec))
+    parts = [1 if axis is None else math.gcd(counts[axis], mesh.shape[MODEL]) for axis in logical]
+    spec = [
+        MESH_AXIS[axis] if axis is not None and part > 1 else None for axis, part in zip(logical, parts, strict=True)
+    ]
+    return NamedSharding(_in_parts(mesh, max(parts, default=1)), PartitionSpec(*[None] * (rank - len(logical)), *spec))
+
+
+def _in_parts(mesh: Mesh, parts: int) -> Mesh:
+    """The same devices with a model axis of `parts`, and an axis of copies beside it if there are more devices."""
+    if parts in (1, mesh.shape[MODEL]):
+        return mesh
+    grid = mesh.devices.reshape(*mesh.devices.shape[:-1], parts, -1)
+    return Mesh(grid, (*mesh.axis_names, COPIES), axis_types=(*mesh.axis_types, AxisType.Auto))
+
+
+def shard(model: Model, mesh: Mesh) -> Model:
+    """The model with its weights laid out on the mesh; `load(path, mesh=mesh)` does it while reading."""
+    leaves, treedef = named_leaves(model)
+    placed = [jax.device_put(x, sharding_of(name, x.ndim, model.config, mesh)) for name, x in leaves]
+    return jax.tree.unflatten(treedef, placed)
+
+
+def mesh_of(model: Model) -> Mesh | None:
+    """The mesh that the weights lie on; None for a model on one device."""
+    for leaf in jax.tree.leaves(model):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding) and sharding.mesh.axis_names == (DATA, MODEL):
+            assert isinstance(sharding.mesh, Mesh)
+            return sharding.mesh
+    return None

@@ -1,0 +1,22 @@
+"""The study "Attention Sinks in Diffusion Language Models", figure by figure and table by table, and what lies beyond it.
+
+Each module has a NAME, a TITLE, the QUESTION, what the PAPER found, and `run(study) -> Finding`.
+"""
+
+ORDER = (
+    "fig1_scores_over_steps",
+    "fig2_unmasking_order",
+    "fig3_histogram",
+    "fig4_a_jump",
+    "fig5_layers_and_heads",
+    "fig6_queries_and_short_lives",
+    "fig7_trajectories",
+    "fig8_drift",
+    "fig10_epsilon",
+    "table1_masking",
+    "table2_tokens",
+    "beyond_clean_ranking",
+    "beyond_depth",
+    "beyond_dose",
+    "beyond_sensitivity",
+)

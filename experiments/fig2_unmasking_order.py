@@ -1,0 +1,45 @@
+"""Fig. 2: block decoding unmasks block after block; Dream may unmask anywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxsink.stats import bootstrap
+from jaxsink.study import Finding, Study, plots
+from jaxsink.study.finding import all_of
+
+NAME, TITLE = "fig2", "The order in which tokens are unmasked"
+QUESTION = "Do the samplers unmask in blocks, and freely, as the paper draws it?"
+PAPER = "LLaDA and MMaDA fill block after block, Dream fills any place."
+
+
+def rank_correlation(order: np.ndarray) -> float:
+    """Spearman's, of the place in the response and the step that filled it."""
+    place, step = np.arange(len(order)), np.argsort(np.argsort(order, kind="stable"))
+    return float(np.corrcoef(place, step)[0, 1])
+
+
+def run(study: Study) -> Finding:
+    diffusion = [subject for subject in study.subjects if subject.is_diffusion]
+    if not diffusion:
+        return Finding(NAME, TITLE, QUESTION, PAPER, "No diffusion model was studied.", "not tested")
+    figure, axes = plots.canvas(1, len(diffusion), width=4 * len(diffusion), height=3.2)
+    words, held = [], []
+    for axis, subject in zip(axes[0], diffusion, strict=True):
+        gallery = study.gallery(subject)
+        response = gallery.committed_at[:, gallery.prompt_length :]
+        axis.scatter(np.arange(response.shape[1]), response[0], s=12)
+        axis.set(title=subject.name, xlabel="place in the response", ylabel="step")
+        block = getattr(subject.sampler, "block_length", None)
+        found = bootstrap(np.array([rank_correlation(row) for row in response]))
+        words.append(f"{subject.name} {found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]")
+        if block is not None and block < response.shape[1]:
+            blocks = response[:, : response.shape[1] // block * block].reshape(len(response), -1, block)
+            held.append(bool((blocks[:, :-1].max(axis=-1) < blocks[:, 1:].min(axis=-1)).all()))
+        else:
+            held.append(found.high < 1)
+    return Finding(
+        NAME, TITLE, QUESTION, PAPER,
+        f"Rank correlation of place and step: {', '.join(words)}. Blocks are filled strictly one after the other.",
+        all_of(*held), [study.figure(NAME, figure)],
+    )  # fmt: skip

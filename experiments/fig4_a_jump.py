@@ -1,0 +1,52 @@
+"""Fig. 4: the attention maps of two neighbouring steps between which the sink jumps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import jaxsink
+from jaxsink.study import Finding, Study, plots
+from jaxsink.study.finding import all_of
+
+NAME, TITLE = "fig4", "A sink jumps between two steps"
+QUESTION = "Does the largest sink of a head leave its place from one step to the next?"
+PAPER = "In LLaDA a sink jumps from position 62 to 88 between steps 38 and 39; in MMaDA between 36 and 37."
+
+
+def largest_jump(position: np.ndarray, score: np.ndarray) -> tuple[int, int, int, int] | None:
+    """(step, layer, row, head) of the farthest jump between two clear sinks."""
+    both = (position[1:] >= 0) & (position[:-1] >= 0)
+    distance = np.where(both, np.abs(position[1:] - position[:-1]), 0)
+    if not distance.any():
+        return None
+    clear = np.minimum(score[1:], score[:-1]) * (distance > 0)
+    step, layer, row, head = np.unravel_index(np.argmax(distance * 1000 + clear), distance.shape)
+    return int(step), int(layer), int(row), int(head)
+
+
+def run(study: Study) -> Finding:
+    diffusion = [subject for subject in study.subjects if subject.is_diffusion]
+    if not diffusion:
+        return Finding(NAME, TITLE, QUESTION, PAPER, "No diffusion model was studied.", "not tested")
+    figure, axes = plots.canvas(len(diffusion), 2, width=6.5, height=3.2 * len(diffusion))
+    words, held = [], []
+    for line, subject in zip(axes, diffusion, strict=True):
+        gallery = study.gallery(subject)
+        jump = largest_jump(gallery.tracks.position, gallery.tracks.score)
+        held.append(jump is not None)
+        if jump is None:
+            words.append(f"{subject.name}: no sink ever jumps")
+            continue
+        step, layer, row, head = jump
+        real = np.flatnonzero(gallery.mask[row])
+        for axis, at in zip(line, (step, step + 1), strict=True):
+            seen = gallery.canvas[at, row][None, real]
+            recorder = jaxsink.record.maps(layers=[layer], heads=[head])
+            picture = np.asarray(jaxsink.forward(subject.model, seen, record=recorder).record)[0, 0, 0]
+            axis.imshow(picture, cmap=plots.HEAT, vmin=0, vmax=1, interpolation="nearest")
+            axis.set(title=f"{subject.name}, layer {layer}, head {head}, step {at}", xlabel="key", ylabel="query")
+        before, after = (
+            int(gallery.place()[row][gallery.tracks.position[at, layer, row, head]]) for at in (step, step + 1)
+        )
+        words.append(f"{subject.name}: from {before} to {after} between steps {step} and {step + 1}")
+    return Finding(NAME, TITLE, QUESTION, PAPER, "; ".join(words) + ".", all_of(*held), [study.figure(NAME, figure)])

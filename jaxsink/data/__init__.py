@@ -1,0 +1,1 @@
+"""The built-in task: word problems, their tokenizer, and the batches that training reads."""

@@ -1,0 +1,249 @@
+"""Word problems in the manner of GSM8K, made from a seed: a question, one line per step, and `#### 42` at the end.
+
+    Mia has 4 apples. Tom has 3 more apples than Mia. How many apples do they have together?
+    Tom has 4 + 3 = 7 apples.
+    Together they have 4 + 7 = 11 apples.
+    #### 11
+
+A template fixes the wording and the sums; names, things and numbers vary. Which split a problem belongs to follows from
+a hash of (template, numbers), so that no combination of the two is ever in both: the test asks for sums in a setting in
+which these numbers were never seen.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count, islice
+from random import Random
+from typing import Literal
+
+LARGEST = 20  # no number, given or computed, is larger
+TEST_SHARE = 10  # one combination in this many is held out
+SALT = 60  # with it every template has held-out combinations, and every single sum of theirs occurs in training
+NAMES = {
+    "Ben": "He", "Jack": "He", "Leo": "He", "Max": "He", "Sam": "He", "Tom": "He",
+    "Ann": "She", "Eva": "She", "Kate": "She", "Lily": "She", "Mia": "She", "Zoe": "She",
+}  # fmt: skip
+THINGS = ("apples", "balls", "books", "cards", "cookies", "eggs", "flowers", "marbles", "pencils", "shells")
+BOXES = {"boxes": "box", "bags": "bag", "baskets": "basket"}
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+}
+
+Split = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of an answer: `lead` a + b = x `unit`, with the sum in letters."""
+
+    lead: str
+    sum: str
+    unit: str = ""
+
+    @property
+    def line(self) -> str:
+        letters = [f"{{{part}}}" if part.isalpha() else part for part in self.sum.split()]
+        return " ".join(part for part in (self.lead, *letters, self.unit) if part) + "."
+
+
+@dataclass(frozen=True)
+class Template:
+    """A wording; `ranges` says from which numbers each letter is drawn, inclusive."""
+
+    name: str
+    question: str
+    steps: tuple[Step, ...]
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The letters that the question states, in the order in which they are drawn."""
+        return tuple(sorted(set(re.findall(r"\{([a-d])\}", self.question))))
+
+    def solve(self, numbers: tuple[int, ...]) -> dict[str, int] | None:
+        """All letters, computed ones included; None where a result is not a whole number from 1 to LARGEST."""
+        values = dict(zip(self.given, numbers, strict=True))
+        for step in self.steps:
+            left, sign, right, _, result = step.sum.split()
+            values[result] = OPERATIONS[sign](values[left], values[right])
+            inexact = sign == "/" and values[left] % values[right]
+            if inexact or not 1 <= values[result] <= LARGEST:
+                return None
+        return values
+
+
+@dataclass(frozen=True)
+class Problem:
+    template: str
+    numbers: tuple[int, ...]  # those the question states
+    question: str
+    steps: tuple[str, ...]
+    result: int
+
+    @property
+    def answer(self) -> str:
+        """What follows the question: a line break, the steps, `#### result`."""
+        return "".join(f"\n{line}" for line in (*self.steps, f"#### {self.result}"))
+
+    def score(self, text: str) -> bool:
+        """Exact match of the number after `####`."""
+        return extract(text) == self.result
+
+
+ALL_THINGS = "{things}"
+TEMPLATES: tuple[Template, ...] = (
+    Template(
+        "more",
+        "{name} has {a} {things}. {he} buys {b} more {things}. How many {things} does {name} have now?",
+        (Step("{name} has", "a + b = x", ALL_THINGS),),
+        {"a": (2, 15)},
+    ),
+    Template(
+        "give",
+        "{name} has {a} {things} and gives {b} {things} to {other}. How many {things} does {name} have left?",
+        (Step("{name} has", "a - b = x", ALL_THINGS),),
+        {"a": (3, 20)},
+    ),
+    Template(
+        "boxes",
+        "There are {a} {boxes} with {b} {things} in each {box}. How many {things} are there?",
+        (Step("There are", "a * b = x", ALL_THINGS),),
+    ),
+    Template(
+        "share",
+        "{name} shares {a} {things} equally among {b} friends. How many {things} does each friend get?",
+        (Step("Each friend gets", "a / b = x", ALL_THINGS),),
+        {"a": (4, LARGEST), "b": (2, 6)},
+    ),
+    Template(
+        "together",
+        "{name} has {a} {things}. {other} has {b} more {things} than {name}. "
+        "How many {things} do they have together?",
+        (Step("{other} has", "a + b = x", ALL_THINGS), Step("Together they have", "a + x = y", ALL_THINGS)),
+    ),
+    Template(
+        "fewer",
+        "{name} has {a} {things}. {other} has {b} fewer {things} than {name}. "
+        "How many {things} do they have together?",
+        (Step("{other} has", "a - b = x", ALL_THINGS), Step("Together they have", "a + x = y", ALL_THINGS)),
+        {"a": (4, 15)},
+    ),
+    Template(
+        "table",
+        "{name} has {a} {boxes} with {b} {things} in each {box} and {c} more {things} on the table. "
+        "How many {things} does {name} have?",
+        (Step("The {boxes} hold", "a * b = x", ALL_THINGS), Step("{name} has", "x + c = y", ALL_THINGS)),
+    ),
+    Template(
+        "change",
+        "{name} buys {a} {things} for {b} dollars each and pays with {c} dollars. "
+        "How many dollars does {name} get back?",
+        (Step("The {things} cost", "a * b = x", "dollars"), Step("{name} gets", "c - x = y", "dollars")),
+        {"c": (5, LARGEST)},
+    ),
+    Template(
+        "pool",
+        "{name} has {a} {things} and {other} has {b} {things}. They share all {things} equally among {c} friends. "
+        "How many {things} does each friend get?",
+        (Step("Together they have", "a + b = x", ALL_THINGS), Step("Each friend gets", "x / c = y", ALL_THINGS)),
+        {"c": (2, 5)},
+    ),
+    Template(
+        "days",
+        "{name} picks {a} {things} on Monday, {b} more on Tuesday than on Monday, and {c} on Friday. "
+        "How many {things} does {name} pick in all?",
+        (Step("Tuesday:", "a + b = x"), Step("Two days:", "a + x = y"), Step("All:", "y + c = z")),
+    ),
+    Template(
+        "bus",
+        "A bus has {a} people. Then {b} get off, {c} get on and {d} get off. How many people are on the bus?",
+        (Step("First:", "a - b = x"), Step("Next:", "x + c = y"), Step("Last:", "y - d = z")),
+        {"a": (5, 20)},
+    ),
+    Template(
+        "buy",
+        "{name} has {a} {things}. {he} buys {b} {boxes} with {c} {things} in each and gives {d} to {other}. "
+        "How many {things} are left?",
+        (Step("The {boxes} hold", "b * c = x"), Step("{name} has", "a + x = y"), Step("{name} keeps", "y - d = z")),
+        {"b": (2, 6), "c": (2, 6)},
+    ),
+    Template(
+        "book",
+        "{name} reads {a} pages a day for {b} days and {c} pages on Sunday. The book has {d} pages. "
+        "How many pages are left?",
+        (Step("Days:", "a * b = x"), Step("With Sunday:", "x + c = y"), Step("Left:", "d - y = z")),
+        {"d": (8, LARGEST)},
+    ),
+    Template(
+        "times",
+        "{name} has {a} {things}. {other} has {b} times as many. {third} has {c} fewer than {other}. "
+        "How many do {other} and {third} have together?",
+        (Step("{other} has", "a * b = x"), Step("{third} has", "x - c = y"), Step("Together:", "x + y = z")),
+        {"b": (2, 5)},
+    ),
+)  # fmt: skip
+
+
+def split_of(template: str, numbers: tuple[int, ...]) -> Split:
+    """Where a combination belongs, for ever."""
+    return "test" if zlib.crc32(f"{SALT} {template} {numbers}".encode()) % TEST_SHARE == 0 else "train"
+
+
+@cache
+def combinations(name: str, split: Split) -> tuple[tuple[int, ...], ...]:
+    """All numbers that have an answer in this template and belong to the split."""
+    template = next(template for template in TEMPLATES if template.name == name)
+    found: list[tuple[int, ...]] = [()]
+    for letter in template.given:
+        low, high = template.ranges.get(letter, (2, 9))
+        found = [(*numbers, n) for numbers in found for n in range(low, high + 1)]
+    return tuple(n for n in found if split_of(name, n) == split and template.solve(n) is not None)
+
+
+def make_problem(split: Split, seed: int, index: int) -> Problem:
+    """Problem number `index` of an endless series; the same arguments always give the same problem."""
+    random = Random(f"{split} {seed} {index}")
+    template = random.choice(TEMPLATES)
+    numbers = random.choice(combinations(template.name, split))
+    name, other, third = random.sample(sorted(NAMES), 3)
+    return render(template, numbers, (name, other, third), random.choice(THINGS), random.choice(sorted(BOXES)))
+
+
+def render(template: Template, numbers: tuple[int, ...], names: tuple[str, ...], things: str, boxes: str) -> Problem:
+    values = template.solve(numbers)
+    assert values is not None
+    words = dict(zip(("name", "other", "third"), names, strict=True))
+    words |= {"he": NAMES[words["name"]], "things": things, "boxes": boxes, "box": BOXES[boxes]}
+    fill = {**words, **values}
+    lines = tuple(step.line.format(**fill) for step in template.steps)
+    last = template.steps[-1].sum.split()[-1]
+    return Problem(template.name, numbers, template.question.format(**fill), lines, values[last])
+
+
+def problems(split: Split, total: int, seed: int = 0) -> list[Problem]:
+    """The first `total` problems of a series, each question once."""
+    return list(islice(_distinct(split, seed), total))
+
+
+def _distinct(split: Split, seed: int) -> Iterator[Problem]:
+    seen = set()
+    for index in count():
+        problem = make_problem(split, seed, index)
+        if problem.question not in seen:
+            seen.add(problem.question)
+            yield problem
+
+
+def extract(text: str) -> int | None:
+    """The number after the first `####`; None where there is none."""
+    found = re.search(r"####\s*(-?\d+)", text)
+    return None if found is None else int(found[1])

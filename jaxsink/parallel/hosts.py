@@ -1,0 +1,74 @@
+"""Several hosts as one program: joining them, telling the first from the others, and bringing results home."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxsink.errors import JaxsinkError
+
+HEARTBEAT = 20  # seconds after which a process that says nothing counts as dead
+
+
+def start(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> None:
+    """Join the processes of this run; call it once, before anything else of JAX.
+
+    On Cloud TPU it takes no arguments. Elsewhere every process names the first one's address ("host:port"), how many
+    there are, and its own number. Then `jax.devices()` are those of all processes, for `make_mesh`.
+    """
+    given = (coordinator, processes, process)
+    if any(value is None for value in given) and any(value is not None for value in given):
+        raise JaxsinkError(
+            "parallel.start: give the coordinator, the number of processes and this one's number, or nothing."
+        )
+    if processes is not None and process is not None and not 0 <= process < processes:
+        raise JaxsinkError(f"parallel.start: process {process} is not one of {processes}; they are counted from 0.")
+    if os.environ.get("JAX_PLATFORMS", "") in ("", "cpu"):
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(
+            coordinator, processes, process, initialization_timeout=60, heartbeat_timeout_seconds=HEARTBEAT
+        )
+    except (RuntimeError, ValueError) as error:
+        where = f" at {coordinator}" if coordinator else ""
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise JaxsinkError(f"the processes of this run did not find each other{where} ({reason}).") from error
+
+
+def is_main() -> bool:
+    """True in the process that writes files and prints."""
+    return jax.process_index() == 0
+
+
+def to_host(tree: Any) -> Any:
+    """The arrays of a pytree as NumPy arrays, whole, in every process; one exchange for those spread over hosts."""
+    from jax.experimental import multihost_utils
+
+    def one(x: Any) -> Any:
+        if not isinstance(x, jax.Array):
+            return x
+        if x.is_fully_addressable or x.is_fully_replicated:
+            return np.asarray(x)
+        return np.asarray(multihost_utils.process_allgather(x, tiled=True))
+
+    return jax.tree.map(one, tree)
+
+
+@contextmanager
+def together(what: str = "this run") -> Iterator[None]:
+    """Inside, the failure of another process is one clear sentence instead of a collective's error."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        reason = (str(error).strip().splitlines() or [""])[0][:160]
+        raise JaxsinkError(
+            f"process {jax.process_index()} of {jax.process_count()} stops, because another process of {what} is gone "
+            f"({reason}); start all of them again: what was finished is kept."
+        ) from error

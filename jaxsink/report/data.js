@@ -1,0 +1,122 @@
+"use strict";
+// The numbers behind the player: decoding, averaging over layers and heads, and the rule for sinks.
+
+const study = JSON.parse(document.getElementById("study").textContent);
+const EPSILON = study.eps; // a sink exceeds the mean of the others by more than this
+
+function halfTable() {
+  const table = new Float32Array(65536);
+  for (let bits = 0; bits < 65536; bits++) {
+    const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    table[bits] = exponent === 0 ? sign * fraction * 2 ** -24
+      : exponent === 31 ? NaN : sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+  }
+  return table;
+}
+
+function codeTable(top) {
+  return Float32Array.from({ length: 256 }, (_, code) => Math.expm1(code / 255 * Math.log1p(top)));
+}
+
+let halves = null;
+
+class Run {
+  constructor(about, index) {
+    Object.assign(this, about);
+    this.index = index;
+    [this.frames, this.layers, this.heads, this.size] = about.shape;
+    this.decoded = {};
+    this.views = new Map();
+  }
+
+  has(part) {
+    return part in this.parts;
+  }
+
+  // [frame, layer, head, token] as codes, with the table that turns them into scores.
+  decode(part) {
+    if (!this.decoded[part]) {
+      const text = atob(document.getElementById(`run-${this.index}-${part}`).textContent);
+      const bytes = new Uint8Array(text.length);
+      for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+      if (this.bits === 16) {
+        const codes = new Uint16Array(bytes.length / 2);
+        for (let i = 0; i < codes.length; i++) codes[i] = bytes[2 * i] | (bytes[2 * i + 1] << 8);
+        halves ??= halfTable();
+        this.decoded[part] = { codes, table: halves };
+      } else {
+        this.decoded[part] = { codes: bytes, table: codeTable(this.parts[part].top) };
+      }
+    }
+    return this.decoded[part];
+  }
+
+  // Scores [frame, token] of one layer and head, -1 for the average over them; {values, top}.
+  view(part, layer, head) {
+    const key = `${part} ${layer} ${head}`;
+    if (!this.views.has(key)) {
+      const { codes, table } = this.decode(part), { frames, layers, heads, size } = this;
+      const values = new Float32Array(frames * size);
+      const someLayers = layer < 0 ? [...Array(layers).keys()] : [layer];
+      const someHeads = head < 0 ? [...Array(heads).keys()] : [head];
+      const share = 1 / (someLayers.length * someHeads.length);
+      for (let t = 0; t < frames; t++) {
+        for (const l of someLayers) for (const h of someHeads) {
+          const start = ((t * layers + l) * heads + h) * size;
+          for (let s = 0; s < size; s++) values[t * size + s] += share * table[codes[start + s]];
+        }
+      }
+      let top = 0;
+      for (const value of values) if (value > top) top = value;
+      this.views.set(key, { values, top });
+    }
+    return this.views.get(key);
+  }
+
+  // The frame that was last recorded at a step.
+  frameAt(step) {
+    let frame = 0;
+    while (frame + 1 < this.frames && this.steps[frame + 1] <= step) frame++;
+    return frame;
+  }
+
+  // The first frame that shows what a token became.
+  bornAt(token) {
+    const frame = this.steps.findIndex((step) => step >= this.committedAt[token]);
+    return frame < 0 ? this.frames - 1 : frame;
+  }
+
+  // prompt, done, fresh (became known with this frame), masked, or absent (not written yet).
+  state(token, frame) {
+    if (this.committedAt[token] < 0) return "prompt";
+    const born = this.bornAt(token);
+    return frame > born ? "done" : frame === born ? "fresh" : this.kind === "arm" ? "absent" : "masked";
+  }
+
+  // Whether a token was there for the pass of a frame.
+  exists(token, frame) {
+    return this.kind === "dlm" || this.committedAt[token] < this.steps[frame];
+  }
+
+  sinks(view, frame) {
+    const found = new Set(), start = frame * this.size;
+    let total = 0, count = 0;
+    for (let s = 0; s < this.size; s++) if (this.exists(s, frame)) { total += view.values[start + s]; count++; }
+    for (let s = 0; s < this.size && count > 1; s++) {
+      const score = view.values[start + s];
+      if (this.exists(s, frame) && score > (total - score) / (count - 1) + EPSILON) found.add(s);
+    }
+    return found;
+  }
+}
+
+const runs = study.runs.map((about, index) => new Run(about, index));
+
+function showToken(text) {
+  const signs = { "\n": "↵", "\t": "⇥", "\r": "␍" };
+  return text.replace(/[\n\t\r]/g, (char) => signs[char]) || "∅";
+}
+
+function showNumber(value) {
+  return value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
+}

@@ -1,0 +1,214 @@
+"""The page: a study as one HTML file that needs nothing but a browser. All text from data is escaped here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.report.runs import Packing, Run, choose_packing, default_runs, pack
+from jaxsink.report.study import VERDICTS, Experiment, Study, Table
+from jaxsink.version import __version__
+
+LIMIT = 15_000_000  # bytes of a page; one that is larger opens slowly
+ELEMENT = 150  # characters, at most, around the numbers of one part of a generation; and notes on their packing
+LARGE_SVG = 400_000  # beyond it the bitmap is shown, if it is smaller
+STYLES = ("page.css", "player.css")
+SCRIPTS = ("data.js", "charts.js", "grid.js", "pane.js", "player.js", "page.js")
+SIGNS: dict[str, str] = dict(zip(VERDICTS, "✓◐✗–", strict=True))
+WORDS = {  # for one, for several
+    "holds": ("holds", "hold"),
+    "holds partly": ("holds partly", "hold partly"),
+    "does not hold": ("does not hold", "do not hold"),
+    "not tested": ("was not tested", "were not tested"),
+}
+
+
+def render(study: Study, show: list[Run] | None = None) -> str:
+    """The page as text. show: the one or two generations that the player opens with."""
+    packing = Packing(16, 1)
+    fields = page_fields(study, packing, default_runs(study.runs) if show is None else show)
+    size = sum(len(text.encode()) for text in fields.values()) + len(asset("page.html"))
+    if size > LIMIT:
+        figures = [figure for experiment in study.experiments for figure in experiment.figures]
+        largest = max(figures, key=lambda figure: len(source(figure)), default=None)
+        hint = f"; the largest figure is {largest}" if largest else ""
+        raise JaxsinkError(f"the page would have {size / 1e6:.1f} MB, more than {LIMIT / 1e6:.1f}{hint}.")
+    packing = choose_packing(study.runs, LIMIT - size - ELEMENT * sum(len(run.parts) for run in study.runs))
+    if packing != Packing(16, 1):
+        fields = page_fields(study, packing, default_runs(study.runs) if show is None else show)
+    blobs = [
+        f'<script type="text/plain" id="run-{number}-{part}">{blob}</script>'
+        for number, run in enumerate(study.runs)
+        for part, blob in pack(run, packing)[1].items()
+    ]
+    return Template(asset("page.html")).substitute(fields, blobs="\n".join(blobs))
+
+
+def page_fields(study: Study, packing: Packing, show: list[Run]) -> dict[str, str]:
+    """What goes into the page's template, but for the generations' numbers."""
+    script = "(() => {\n" + "".join(asset(name) for name in SCRIPTS) + "})();\n"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    about = [pack(run, packing)[0] for run in study.runs]
+    return {
+        "title": "Attention sinks: the study",
+        "generator": f"jaxsink {__version__}",
+        "script_hash": f"sha256-{digest}",
+        "subtitle": " · ".join(subtitle(study)),
+        "counts": counts(study.experiments),
+        "verdicts": "".join(verdict_item(experiment) for experiment in study.experiments),
+        "player": player_html(study, packing),
+        "experiments": "".join(experiment_html(experiment) for experiment in study.experiments),
+        "manifest": manifest_html(study),
+        "data": embed({"runs": about, "show": [study.runs.index(run) for run in show], "eps": study.eps}),
+        "style": "\n".join(asset(name) for name in STYLES),
+        "script": script,
+    }
+
+
+def asset(name: str) -> str:
+    return (files("jaxsink.report") / name).read_text(encoding="utf-8")
+
+
+def embed(data: Any) -> str:
+    """JSON that cannot end the element it stands in."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def subtitle(study: Study) -> list[str]:
+    models, made = study.manifest.get("models"), study.manifest.get("created")
+    names = ", ".join(models) if isinstance(models, dict | list) else ""
+    parts = [names, f"jaxsink {study.manifest.get('jaxsink', '')}".strip(), str(made)[:10] if made else ""]
+    return [escape(part) for part in parts if part]
+
+
+def counts(experiments: list[Experiment]) -> str:
+    """ "Of 14 findings 8 hold, 3 hold partly, 1 does not hold." with a chip for each."""
+    parts = []
+    for verdict in VERDICTS:
+        number = sum(experiment.verdict == verdict for experiment in experiments)
+        if number:
+            parts.append(chip(verdict, f"{number} {WORDS[verdict][number > 1]}"))
+    plural = "s" if len(experiments) > 1 else ""
+    return f"<span>{len(experiments)} experiment{plural}:</span> " + " ".join(parts)
+
+
+def chip(verdict: str, text: str | None = None) -> str:
+    """A sign, a colour and words, so that no one has to tell colours apart."""
+    kind = verdict.replace(" ", "-")
+    return (
+        f'<span class="chip {kind}"><span aria-hidden="true">{SIGNS[verdict]}</span> {escape(text or verdict)}</span>'
+    )
+
+
+def verdict_item(experiment: Experiment) -> str:
+    link = f'<a href="#{anchor(experiment)}">{escape(experiment.title)}</a>'
+    return f'<li>{chip(experiment.verdict)}<div>{link}<p class="dim">{escape(experiment.found)}</p></div></li>'
+
+
+def anchor(experiment: Experiment) -> str:
+    return "e-" + "".join(char if char.isascii() and char.isalnum() else "-" for char in experiment.name)
+
+
+def experiment_html(experiment: Experiment) -> str:
+    name = anchor(experiment)
+    figures = "".join(figure_html(figure, experiment.title) for figure in experiment.figures)
+    seconds = f'<span class="dim">{experiment.seconds:.1f} s</span>' if experiment.seconds else ""
+    return f"""<section class="experiment" id="{name}" aria-labelledby="{name}-t">
+  <h2 id="{name}-t">{escape(experiment.title)}</h2>
+  <p class="meta">{chip(experiment.verdict)} <code>{escape(experiment.name)}</code> {seconds}</p>
+  <p class="question">{escape(experiment.question)}</p>
+  <dl class="claims"><div><dt>The paper</dt><dd>{escape(experiment.paper)}</dd></div>
+  <div><dt>Here</dt><dd>{escape(experiment.found)}</dd></div></dl>
+  <div class="figures">{figures}</div>
+  {"".join(table_html(table) for table in experiment.tables)}
+</section>
+"""
+
+
+def source(figure: Path) -> bytes:
+    """The drawing, or its bitmap where the drawing is very large."""
+    svg = figure.read_bytes()
+    if len(svg) > LARGE_SVG:
+        png = figure.with_suffix(".png").read_bytes()
+        return min(svg, png, key=len)
+    return svg
+
+
+def figure_html(figure: Path, title: str) -> str:
+    data = source(figure)
+    kind = "png" if data.startswith(b"\x89PNG") else "svg+xml"
+    text = base64.b64encode(data).decode("ascii")
+    alt = escape(f"{title} ({figure.stem})")
+    return (
+        f'<figure><button type="button" class="zoom" aria-label="Enlarge: {alt}">'
+        f'<img alt="{alt}" src="data:image/{kind};base64,{text}"></button></figure>'
+    )
+
+
+def table_html(table: Table) -> str:
+    numeric = [all(is_number(row[column]) for row in table.rows) for column in range(len(table.columns))]
+
+    def cell(tag: str, value: Any, column: int) -> str:
+        return f"<{tag}{' class=num' if numeric[column] else ''}>{escape(show_value(value))}</{tag}>"
+
+    def line(tag: str, values: list[Any]) -> str:
+        return "<tr>" + "".join(cell(tag, value, column) for column, value in enumerate(values)) + "</tr>"
+
+    note = f'<p class="dim">{escape(table.note)}</p>' if table.note else ""
+    return (
+        f'<div class="table"><table><caption>{escape(table.title)}</caption><thead>{line("th", table.columns)}</thead>'
+        f"<tbody>{''.join(line('td', row) for row in table.rows)}</tbody></table></div>{note}"
+    )
+
+
+def is_number(value: Any) -> bool:
+    text = show_value(value)
+    return not text or text in "–-" or text.lstrip("+-−.<≤>≥ [")[:1].isdigit()
+
+
+def show_value(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def player_html(study: Study, packing: Packing) -> str:
+    if not study.runs:
+        return (
+            '<section><h2>Watch the sinks</h2><p class="dim">This study recorded no generations to play.</p></section>'
+        )
+    notes = []
+    if packing.bits == 8:
+        notes.append("Values are rounded to about 1 %, to keep this page small.")
+    if packing.every > 1:
+        notes.append(f"Of {packing.every} recorded steps one is kept, for the same reason.")
+    texts = "".join(map(text_html, study.runs)).replace("<details>", "<details open>", 1)
+    return Template(asset("player.html")).substitute(precision=" ".join(notes), texts=texts, eps=f"{study.eps:g}")
+
+
+def text_html(run: Run) -> str:
+    prompt, response = run.text
+    return (
+        f"<details><summary>{escape(run.label)}</summary>"
+        f'<div class="text"><span class="prompt">{escape(prompt)}</span>{escape(response)}</div></details>'
+    )
+
+
+def manifest_html(study: Study) -> str:
+    """The manifest, one foldable block for each of its objects."""
+    blocks = []
+    for key, value in study.manifest.items():
+        if isinstance(value, dict | list):
+            text = escape(json.dumps(value, indent=2, ensure_ascii=False))
+            blocks.append(f"<details><summary>{escape(key)}</summary><pre>{text}</pre></details>")
+        else:
+            blocks.append(f"<p><span class=dim>{escape(key)}</span> {escape(str(value))}</p>")
+    return "\n".join(blocks)

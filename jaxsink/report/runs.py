@@ -1,0 +1,168 @@
+"""Generations for the player: read from .npz files, and packed as base64 of small numbers for the page."""
+
+from __future__ import annotations
+
+import base64
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxsink.errors import JaxsinkError
+
+PARTS = ("scores", "masked", "unmasked")  # attention from all queries, from masked ones, from the others
+NEEDED = ("scores", "committed_at", "steps", "tokens", "prompt_length", "title", "model", "kind", "mask_text")
+CODES = 255  # largest 8-bit code
+
+
+@dataclass(frozen=True)
+class Run:
+    """One generation; parts: name → float16[T, L, H, S], the attention each token receives."""
+
+    name: str
+    title: str
+    model: str
+    kind: str  # "dlm" or "arm"
+    mask_text: str
+    prompt_length: int
+    steps: np.ndarray  # int[T]
+    committed_at: np.ndarray  # int[S]
+    tokens: list[str]
+    parts: dict[str, np.ndarray]
+
+    @property
+    def label(self) -> str:
+        return self.title if self.model in self.title else f"{self.model}: {self.title}"
+
+    @property
+    def text(self) -> tuple[str, str]:
+        """(prompt, response)."""
+        return "".join(self.tokens[: self.prompt_length]), "".join(self.tokens[self.prompt_length :])
+
+    def shown_at(self, frame: int) -> np.ndarray:
+        """bool[S]: which tokens are known once this frame's step is over; the last frame shows all of them."""
+        last = frame == len(self.steps) - 1
+        return self.committed_at <= (np.iinfo(np.int32).max if last else self.steps[frame])
+
+    def fresh_at(self, frame: int) -> np.ndarray:
+        """bool[S]: those that were not known a frame before."""
+        return self.shown_at(frame) & (self.committed_at > (self.steps[frame - 1] if frame else -1))
+
+
+def read_run(file: Path) -> Run:
+    """Raises JaxsinkError with the file's name and what is wrong with it."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            data = {key: arrays[key] for key in arrays.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise JaxsinkError(f"{file} is not a readable .npz file: {error}.") from error
+    missing = [key for key in NEEDED if key not in data]
+    if missing:
+        raise JaxsinkError(f"{file} lacks {', '.join(missing)}.")
+    parts = {key: data[key] for key in PARTS if key in data}
+    shape = parts["scores"].shape
+    if len(shape) != 4 or 0 in shape:
+        raise JaxsinkError(f"{file}: scores must be [steps, layers, heads, tokens], not {list(shape)}.")
+    for key, array in parts.items():
+        if array.shape != shape or array.dtype.kind != "f":
+            raise JaxsinkError(f"{file}: {key} must be floats {list(shape)}, not {array.dtype} {list(array.shape)}.")
+        parts[key] = clean(array)
+    if ("masked" in parts) != ("unmasked" in parts):
+        raise JaxsinkError(f"{file}: masked and unmasked must both be there, or neither.")
+    for key, size in (("committed_at", shape[3]), ("tokens", shape[3]), ("steps", shape[0])):
+        if data[key].shape != (size,):
+            raise JaxsinkError(f"{file}: {key} must have length {size}, not shape {list(data[key].shape)}.")
+    if (np.diff(data["steps"]) <= 0).any():
+        raise JaxsinkError(f"{file}: steps must increase.")
+    if str(data["kind"]) not in ("dlm", "arm"):
+        raise JaxsinkError(f'{file}: kind is "{data["kind"]}", but must be "dlm" or "arm".')
+    return Run(
+        name=file.stem,
+        **{key: str(data[key]) for key in ("title", "model", "kind", "mask_text")},
+        prompt_length=int(data["prompt_length"]),
+        steps=data["steps"],
+        committed_at=data["committed_at"],
+        tokens=[str(token) for token in data["tokens"]],
+        parts=parts,
+    )
+
+
+def clean(array: np.ndarray) -> np.ndarray:
+    """float16 without NaN (a token that is not there yet receives nothing), infinities or negative zeros."""
+    top = float(np.finfo(np.float16).max)
+    return np.clip(np.nan_to_num(array.astype(np.float32), nan=0.0, posinf=top), 0.0, top).astype(np.float16)
+
+
+def choose_run(runs: list[Run], name: str) -> Run:
+    for run in runs:
+        if run.name == name:
+            return run
+    known = ", ".join(run.name for run in runs) or "none"
+    raise JaxsinkError(f'there is no generation "{name}" in the folder player; there are: {known}.')
+
+
+def default_runs(runs: list[Run]) -> list[Run]:
+    """At most two to show beside each other: a diffusion model and an autoregressive one, where there are both."""
+    firsts = [next((run for run in runs if run.kind == kind), None) for kind in ("dlm", "arm")]
+    chosen = [run for run in firsts if run is not None]
+    return chosen if len(chosen) == 2 else runs[:2]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How numbers are stored: 16 bits as they are, or 8 bits on a logarithmic scale; every n-th step."""
+
+    bits: int
+    every: int
+
+    def size(self, runs: list[Run]) -> int:
+        """Characters of base64 that the runs take."""
+        return sum(
+            4 * -(-(-(-len(run.steps) // self.every) * array[0].size * self.bits // 8) // 3)
+            for run in runs
+            for array in run.parts.values()
+        )
+
+
+def choose_packing(runs: list[Run], budget: int) -> Packing:
+    """The most precise packing that stays within so many characters."""
+    packing = Packing(16, 1)
+    while packing.size(runs) > budget:
+        if packing.bits == 8 and packing.every >= max(len(run.steps) for run in runs):
+            raise JaxsinkError("the generations in the folder player are too large for one page; remove some of them.")
+        packing = Packing(8, 1 if packing.bits == 16 else 2 * packing.every)
+    return packing
+
+
+def pack(run: Run, packing: Packing) -> tuple[dict[str, Any], dict[str, str]]:
+    """(what the player has to know, part → base64)."""
+    keep = slice(None, None, packing.every)
+    about: dict[str, Any] = {
+        "name": run.name,
+        "label": run.label,
+        "kind": run.kind,
+        "maskText": run.mask_text,
+        "promptLength": run.prompt_length,
+        "steps": run.steps[keep].tolist(),
+        "committedAt": run.committed_at.tolist(),
+        "tokens": run.tokens,
+        "shape": [len(run.steps[keep]), *run.parts["scores"].shape[1:]],
+        "bits": packing.bits,
+        "parts": {},
+    }
+    blobs = {}
+    for name, array in run.parts.items():
+        top = float(array.max())
+        about["parts"][name] = {"top": top}
+        blobs[name] = base64.b64encode(encode(array[keep], top, packing.bits)).decode("ascii")
+    return about, blobs
+
+
+def encode(array: np.ndarray, top: float, bits: int) -> bytes:
+    """float16, little-endian; or codes c with value = expm1(c / 255 · log1p(top)), off by at most 1 % of 1 + value."""
+    if bits == 16:
+        return np.ascontiguousarray(array, "<f2").tobytes()
+    scale = CODES / np.log1p(top) if top > 0 else 0.0
+    return np.rint(np.log1p(array.astype(np.float32)) * scale).astype(np.uint8).tobytes()

@@ -1,0 +1,135 @@
+"""Reading a study directory: every file is checked, and what is wrong is said with the file's name."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.report.runs import Run, read_run
+
+VERDICTS = ("holds", "holds partly", "does not hold", "not tested")
+TEXTS = ("title", "question", "paper", "found")
+EPS = 3.0  # the paper's
+KINDS = ("fig", "table")  # the paper's own come first
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+    note: str
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    title: str
+    question: str
+    paper: str
+    found: str
+    verdict: str
+    figures: list[Path]  # .svg; a .png of the same name lies beside each
+    tables: list[Table]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Study:
+    path: Path
+    manifest: dict[str, Any]
+    experiments: list[Experiment]
+    runs: list[Run]
+
+    @property
+    def eps(self) -> float:
+        """How far above the mean of the others a sink is."""
+        settings = self.manifest.get("settings")
+        eps = settings.get("eps") if isinstance(settings, dict) else None
+        return float(eps) if isinstance(eps, int | float) else EPS
+
+
+def read_study(path: str | Path) -> Study:
+    """Everything in a study directory that the page shows."""
+    path = Path(path)
+    if not path.is_dir():
+        raise JaxsinkError(f"{path} is not a directory; give the directory that `jaxsink study` wrote.")
+    if not (path / "manifest.json").is_file():
+        raise JaxsinkError(f"{path} holds no manifest.json, so it is not the directory of a study.")
+    manifest = read_object(path / "manifest.json")
+    files = sorted((path / "experiments").glob("*.json"), key=lambda file: order(file.stem))
+    if not files:
+        raise JaxsinkError(f"{path / 'experiments'} holds no results yet; run `jaxsink study` first.")
+    runs = [read_run(file) for file in sorted((path / "player").glob("*.npz"), key=lambda file: order(file.stem))]
+    return Study(path, manifest, [read_experiment(file, path / "figures") for file in files], runs)
+
+
+def order(name: str) -> list[Any]:
+    """Figures, then tables, then the rest; fig2 before fig10."""
+    kind = next((number for number, start in enumerate(KINDS) if name.startswith(start)), len(KINDS))
+    return [
+        kind,
+        *((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part),
+    ]
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise JaxsinkError(f"{file} is not valid JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise JaxsinkError(f"{file} must hold a JSON object.")
+    return value
+
+
+def read_experiment(file: Path, figures: Path) -> Experiment:
+    data = read_object(file)
+    for key in TEXTS:
+        if not isinstance(data.get(key), str):
+            raise JaxsinkError(f'{file} needs a text "{key}".')
+    if data.get("verdict") not in VERDICTS:
+        raise JaxsinkError(f'{file}: "verdict" is {data.get("verdict")!r}, but must be one of {", ".join(VERDICTS)}.')
+    seconds = data.get("seconds", 0.0)
+    if not isinstance(seconds, int | float):
+        raise JaxsinkError(f'{file}: "seconds" must be a number.')
+    return Experiment(
+        name=str(data.get("name", file.stem)),
+        **{key: data[key] for key in TEXTS},
+        verdict=data["verdict"],
+        figures=[find_figure(name, figures, file) for name in list_of(data, "figures", file)],
+        tables=[read_table(table, file) for table in list_of(data, "tables", file)],
+        seconds=float(seconds),
+    )
+
+
+def list_of(data: dict[str, Any], key: str, file: Path) -> list[Any]:
+    value = data.get(key, [])
+    if not isinstance(value, list):
+        raise JaxsinkError(f'{file}: "{key}" must be a list.')
+    return value
+
+
+def find_figure(name: Any, figures: Path, file: Path) -> Path:
+    if not isinstance(name, str) or Path(name).name != name or Path(name).suffix != ".svg":
+        raise JaxsinkError(f"{file}: {name!r} is not the name of an .svg file.")
+    for place in (figures / name, (figures / name).with_suffix(".png")):
+        if not place.is_file():
+            raise JaxsinkError(f"{file} names a figure that is missing: {place}.")
+    return figures / name
+
+
+def read_table(table: Any, file: Path) -> Table:
+    if not isinstance(table, dict):
+        raise JaxsinkError(f"{file}: a table must be a JSON object.")
+    title, columns, rows = str(table.get("title", "")), list_of(table, "columns", file), list_of(table, "rows", file)
+    if not columns:
+        raise JaxsinkError(f'{file}: the table "{title}" has no columns.')
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, list) or len(row) != len(columns):
+            raise JaxsinkError(f'{file}: row {number} of the table "{title}" must have {len(columns)} cells.')
+    return Table(title, [str(column) for column in columns], rows, str(table.get("note") or ""))

@@ -1,0 +1,91 @@
+"""Who is studied: a model, how it writes, what it is asked, and what counts as right."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from jaxsink.builtin import BUILTIN
+from jaxsink.checkpoint import load
+from jaxsink.data.batches import PROMPT, prompt_ids
+from jaxsink.data.task import Problem, problems
+from jaxsink.data.vocabulary import tokenizer as task_tokenizer
+from jaxsink.model import Model, named_leaves
+from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler, SDARSampler
+from jaxsink.sinks.tokens import kind_table
+from jaxsink.tokenizer import Tokenizer
+
+CHAT_PROMPT = 128  # places for a question in a chat template
+
+
+@dataclass(frozen=True)
+class Subject:
+    name: str
+    model: Model
+    tokenizer: Tokenizer
+    sampler: Any
+    chats: bool  # asked through its chat template
+    pad_to: int
+
+    @property
+    def is_diffusion(self) -> bool:
+        return self.model.config.is_diffusion
+
+    @property
+    def mapped_sampler(self) -> Any:
+        """The sampler that records whole maps: an autoregressive one adds up the rows it has written so far."""
+        return self.sampler if self.is_diffusion else replace(self.sampler, whole_map=True)
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        return kind_table(self.tokenizer, self.model.config)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the model's configuration and weights."""
+        digest = hashlib.sha256(repr(self.model.config).encode())
+        for name, leaf in named_leaves(self.model)[0]:
+            digest.update(name.encode())
+            digest.update(np.asarray(leaf).tobytes())
+        return digest.hexdigest()
+
+    def prompts(self, asked: Sequence[Problem]) -> list[list[int]]:
+        if not self.chats:
+            return prompt_ids(asked)
+        return [
+            self.tokenizer.chat(f"{p.question} Think step by step, and end with #### and the number.") for p in asked
+        ]
+
+    def texts(self, response: np.ndarray) -> list[str]:
+        """What the rows say, up to their first eos."""
+        ends = np.isin(response, self.model.config.eos_ids)
+        stop = np.where(ends.any(axis=1), ends.argmax(axis=1), response.shape[1])
+        return [self.tokenizer.decode(row[:length]) for row, length in zip(response, stop, strict=True)]
+
+
+def questions(count: int, seed: int = 0) -> list[Problem]:
+    """Held-out problems, the same for every subject."""
+    return problems("test", count, seed)
+
+
+def subject(name: str) -> Subject:
+    """A built-in model by name, or any checkpoint by path (asked through its chat template, if it has one)."""
+    if name in BUILTIN:
+        model = load(name, dtype="float32").unrolled()
+        return Subject(name, model, task_tokenizer(), BUILTIN[name].sampler, chats=False, pad_to=PROMPT)
+    model, tokenizer = load(name), Tokenizer.load(name)
+    config = model.config
+    if config.block_length is not None:
+        sampler: Any = SDARSampler(256)
+    elif config.shift_logits:
+        sampler = DreamSampler(256, 256, alg="entropy", temperature=0.1, top_p=0.9)
+    elif config.is_diffusion:
+        sampler = LLaDASampler(256, 256, 32)
+    else:
+        sampler = ARSampler(256)
+    return Subject(str(name).rstrip("/").rsplit("/", 1)[-1], model, tokenizer, sampler, chats=True, pad_to=CHAT_PROMPT)

@@ -1,0 +1,67 @@
+"""The state of a run on the disk: complete or not there, and restored bit for bit.
+
+    states/00002000/
+      state.json       how long the run has taken
+      arrays/          an Orbax checkpoint, by the names of the tree
+
+A state is written beside its place and renamed, then those before it are removed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxsink.atomic import new_directory
+from jaxsink.errors import JaxsinkError
+from jaxsink.storage import abandon, first_line, orbax, without_chatter
+from jaxsink.training.step import State
+
+MARKER = "state.json"
+KEPT = 2  # the newest states; one more than needed, should the disk lose the last
+
+
+def save_state(folder: Path, state: State, seconds: float) -> None:
+    """Add the state of `state.step` to the folder, and remove those that are no longer needed."""
+    step = int(state.step)
+    target = folder / f"{step:08d}"
+    with without_chatter(), new_directory(target, MARKER, overwrite=True) as partial:
+        orbax().save(partial / "arrays", _named(state))
+        (partial / MARKER).write_text(json.dumps({"step": step, "seconds": seconds}) + "\n", encoding="utf-8")
+    for old in _steps(folder)[:-KEPT]:
+        shutil.rmtree(folder / f"{old:08d}")
+
+
+def latest(folder: Path) -> int | None:
+    """The newest step whose state is there."""
+    return next(iter(reversed(_steps(folder))), None)
+
+
+def restore_state(folder: Path, step: int, like: State) -> tuple[State, float]:
+    """(the state, seconds the run had taken); `like` gives the tree, its shapes and where the arrays belong."""
+    place = folder / f"{step:08d}"
+    wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
+    try:
+        with without_chatter():
+            found = orbax().load(place / "arrays", _named(wanted))
+        seconds = float(json.loads((place / MARKER).read_text(encoding="utf-8"))["seconds"])
+    except Exception as error:  # Orbax raises many kinds
+        abandon(error)
+        raise JaxsinkError(
+            f"{place} is damaged ({first_line(error)}); delete it to continue from the one before."
+        ) from error
+    return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in _named(wanted)]), seconds
+
+
+def _named(state: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def _steps(folder: Path) -> list[int]:
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if name.isdigit() and (folder / name / MARKER).is_file())
