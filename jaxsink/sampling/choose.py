@@ -5,8 +5,10 @@ Ties: the lowest token id among equal scores, and the lowest position among equa
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -14,6 +16,8 @@ from jaxsink.sampling import noise
 
 REMOVED = jnp.finfo(jnp.float32).min
 LAST = -1e30  # below every confidence, above what is not eligible
+CERTAIN = 25 * math.log(2)  # log-odds from which a float32 probability is 1
+FAINT = 2.0**-100  # entropy below which none is left in float32 arithmetic of any compiler
 
 
 def without(logits: Array, ids: tuple[int, ...]) -> Array:
@@ -81,16 +85,57 @@ def choose_token(shaped: Array, logits: Array, mask_id: int, added: Array | None
 
 
 def softmax(logits: Array) -> Array:
-    """f32[...,V]: probabilities. The best token weighs exactly 1: compilers fuse a division by the temperature into the
-    subtraction, which then need not give 0. So positions certain of their token tie at 1, and go from left to right."""
+    """f32[...,V]: probabilities; the best token weighs exactly 1 before the division, see `other_weights`."""
     best = logits.max(axis=-1, keepdims=True)
     weight = jnp.where(logits == best, 1.0, jnp.exp(logits - best))
     return weight / weight.sum(axis=-1, keepdims=True)
 
 
-def probability_of(logits: Array, token: Array) -> Array:
-    """f32[...]: softmax probability of one token per position."""
-    return jnp.take_along_axis(softmax(logits), token[..., None], axis=-1)[..., 0]
+def other_weights(logits: Array) -> Array:
+    """f32[...,V]: exp(logit - best) of all tokens but the best, which weighs 1 and would drown a small rest in a sum.
+
+    Tokens tied with the best weigh exactly 1: compilers fuse a division by the temperature into the subtraction, which
+    then need not give 0."""
+    best = logits.max(axis=-1, keepdims=True)
+    is_best = jnp.arange(logits.shape[-1]) == jnp.argmax(logits, axis=-1, keepdims=True)
+    return jnp.where(is_best, 0.0, jnp.where(logits == best, 1.0, jnp.exp(logits - best)))
+
+
+def sure_of(logits: Array, token: Array) -> Array:
+    """f32[...]: log-odds p/(1-p) of one token per position.
+
+    The order is that of the probabilities. Those of a trained model crowd below 1, where float32 holds few numbers and
+    the last bit would decide who is first: another batch size, another text. Log-odds keep them apart. From CERTAIN on
+    the probability is 1 and positions tie, as they do in the originals."""
+    chosen = jnp.arange(logits.shape[-1]) == token[..., None]
+    others = jax.nn.logsumexp(jnp.where(chosen, -jnp.inf, logits), axis=-1)
+    return limited(jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - others)
+
+
+def sure_by_margin(logits: Array) -> Array:
+    """f32[...]: log-odds of p1 - p2, the two best."""
+    others = other_weights(logits)
+    second = others.max(axis=-1)
+    return limited(jnp.log(1 - second) - jnp.log(second + others.sum(axis=-1)))
+
+
+def sure_by_entropy(logits: Array) -> Array:
+    """f32[...]: sum of p log(p + 1e-10), the negative entropy, with log p = -log1p(rest) for the best token."""
+    others = other_weights(logits)
+    rest = others.sum(axis=-1)
+    probs = others / (1 + rest[..., None])
+    entropy = jnp.log1p(rest) / (1 + rest) - (probs * jnp.log(probs + 1e-10)).sum(axis=-1)
+    return -jnp.where(entropy < FAINT, 0.0, entropy)
+
+
+def limited(odds: Array) -> Array:
+    """Certain positions tie; impossible ones stay above those that wait."""
+    return jnp.clip(odds, LAST / 10, CERTAIN)
+
+
+def probability(odds: Array) -> Array:
+    """What log-odds stand for."""
+    return jax.nn.sigmoid(odds)
 
 
 def rank(confidence: Array, eligible: Array) -> Array:
@@ -106,9 +151,9 @@ def commit_best(confidence: Array, eligible: Array, quota: Array) -> Array:
     return eligible & (rank(confidence, eligible) < quota[:, None])
 
 
-def commit_above(confidence: Array, eligible: Array, threshold: float) -> Array:
-    """bool[B,W]: every eligible position at or above the threshold, and in any case the surest one."""
-    return eligible & ((confidence >= threshold) | (rank(confidence, eligible) == 0))
+def commit_above(confidence: Array, eligible: Array, above: Array) -> Array:
+    """bool[B,W]: every eligible position that is `above` the threshold, and in any case the surest one."""
+    return eligible & (above | (rank(confidence, eligible) == 0))
 
 
 def token_noise(draws: noise.Draws, step: Array, place: Array, index: Array, size: int, scale: float) -> Array:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
@@ -176,17 +176,19 @@ class LLaDASampler:
         choice = choose.choose_token(logits, logits, config.mask_id, added)
         token = choice.token
         if self.remasking == "random":
-            confidence = choose.position_draws(draws, noise.REMASK, window.step, window.place, window.position)
+            order = value = choose.position_draws(draws, noise.REMASK, window.step, window.place, window.position)
         else:
             unsure = ()
             if self.confidence_eos_eot_inf:
                 unsure = (*config.eos_ids[:1], *(() if config.eot_id is None else (config.eot_id,)))
-            confidence = choose.probability_of(choose.without(logits, unsure), token)
-        confidence = choice.order(confidence)
+            order = choose.sure_of(choose.without(logits, unsure), token)
+            value = choose.probability(order)
+        order = choice.order(order)
         if self.threshold is not None:
-            return token, choose.commit_above(confidence, window.eligible, self.threshold)
+            above = ~choice.waits & (value >= self.threshold)
+            return token, choose.commit_above(order, window.eligible, above)
         share, rest = window.block_masks // self.steps_per_block, window.block_masks % self.steps_per_block
-        return token, choose.commit_best(confidence, window.eligible, share + (window.block_step < rest))
+        return token, choose.commit_best(order, window.eligible, share + (window.block_step < rest))
 
 
 @dataclass(frozen=True)
@@ -248,18 +250,16 @@ class DreamSampler:
         confidence = self.confidence(shaped, token)
         if self.alg_temp:
             keys = noise.keys_at(draws.keys, noise.ORDER, window.step, window.place)
-            confidence = confidence / self.alg_temp + noise.gumbel(keys, 1)[..., 0]
+            value = confidence if self.alg == "entropy" else choose.probability(confidence)
+            confidence = value / self.alg_temp + noise.gumbel(keys, 1)[..., 0]
         quota = jnp.floor(window.eligible.sum(axis=1).astype(jnp.float32) * ratio).astype(jnp.int32)
         return token, choose.commit_best(choice.order(confidence), window.eligible, quota)
 
     def confidence(self, shaped: Array, token: Array) -> Array:
+        """f32[B,W]: log-odds of p or p1 - p2, or the negative entropy."""
         if self.alg == "maskgit_plus":
-            return choose.probability_of(shaped, token)
-        probs = choose.softmax(shaped)
-        if self.alg == "topk_margin":
-            two = lax.top_k(probs, 2)[0]
-            return two[..., 0] - two[..., 1]
-        return (probs * jnp.log(probs + 1e-10)).sum(axis=-1)
+            return choose.sure_of(shaped, token)
+        return choose.sure_by_margin(shaped) if self.alg == "topk_margin" else choose.sure_by_entropy(shaped)
 
 
 @dataclass(frozen=True)
@@ -326,13 +326,13 @@ class SDARSampler:
             added = choose.token_noise(draws, window.step, window.place, window.position, logits.shape[-1], 1.0)
         choice = choose.choose_token(shaped, logits, config.mask_id, added)
         token = choice.token
-        confidence = choice.order(choose.probability_of(shaped, token))
+        confidence = choice.order(choose.sure_of(shaped, token))
         steps = self.steps_per_block or config.block_length
         quota = config.block_length // steps + (window.block_step < config.block_length % steps)
         best = choose.commit_best(confidence, window.eligible, quota)
         if self.threshold is None:
             return token, best
-        sure = window.eligible & (confidence > self.threshold)
+        sure = window.eligible & ~choice.waits & (choose.probability(confidence) > self.threshold)
         return token, jnp.where((sure.sum(axis=1) >= quota)[:, None], sure, best)
 
 
