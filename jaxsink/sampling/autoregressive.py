@@ -30,6 +30,7 @@ class Carry(NamedTuple):
     committed_at: Array  # i32[B,S]
     done: Array  # bool[B]
     steps: Array  # i32[B]
+    log_prob: Array  # f32[B,S], of the tokens that were written
     sums: tuple[Any, ...]  # whole_map: sums over all queries so far, one per recorder that adds up
     seen: Any  # what the intervention needs, of the last step
     drop: Array | None  # what the intervention returned for the last step
@@ -49,6 +50,7 @@ def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carr
         committed_at=jnp.full_like(tokens, -1),
         done=zero > 0,
         steps=zero,
+        log_prob=jnp.zeros(tokens.shape, jnp.float32),
         sums=(),
         seen=None,
         drop=None,
@@ -104,13 +106,17 @@ def _step(
     scores = logits(model, hidden[:, 0])
     token = sampler.next_token(scores, carry.step, settings.prompt, given.draws)
     at = settings.prompt + carry.step
+    if settings.forced:
+        token = jnp.where(carry.tokens[:, at] >= 0, carry.tokens[:, at], token)
+    log_prob = jnp.take_along_axis(jax.nn.log_softmax(scores), token[:, None], axis=-1)[:, 0]
     tokens = carry.tokens.at[:, at].set(jnp.where(carry.done, carry.tokens[:, at], token).astype(jnp.int32))
     committed_at = carry.committed_at.at[:, at].set(jnp.where(carry.done, -1, carry.step))
     done = carry.done
     if sampler.stop_at_eos and config.eos_ids:
         done = done | jnp.isin(token, jnp.array(config.eos_ids))
+    log_prob = carry.log_prob.at[:, at].set(jnp.where(carry.done, 0.0, log_prob))
     carry = Carry(
-        carry.step + 1, tokens, committed_at, done, carry.steps + ~carry.done, sums,
+        carry.step + 1, tokens, committed_at, done, carry.steps + ~carry.done, log_prob, sums,
         seen if settings.intervene is not None else None, drop, cache, clean,
     )  # fmt: skip
     return carry, values

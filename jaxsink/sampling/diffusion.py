@@ -64,6 +64,7 @@ class Settings(NamedTuple):
     edit_logits: Any = None
     edit_tokens: Any = None
     mesh: Mesh | None = None  # where the weights lie; rows lie along its data axis
+    forced: bool = False  # tokens that stand in the response are written as they are (autoregressive)
 
 
 def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carry:

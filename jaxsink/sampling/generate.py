@@ -36,6 +36,7 @@ class Generation:
     prompt_length: int  # P, where the response starts
     recorded_steps: Any  # i32[T]
     approximate: str | None = None  # "prefix" or "dual": passes ran on a part of the sequence only
+    log_prob: Any = None  # f32[B,S] of the tokens that an autoregressive model wrote, 0 elsewhere
     autoregressive: bool = False
 
     @property
@@ -79,6 +80,7 @@ def generate(
     pad_to: int | None = None,
     backend: str | None = None,
     draws: dict[str, Any] | None = None,
+    force: Sequence[Sequence[int]] | None = None,
     edit_logits: Any = None,
     edit_tokens: Any = None,
     listener: Listener | None = None,
@@ -95,6 +97,8 @@ def generate(
     stream     move records to the host after every n steps, so that the device holds those of n steps at most
     pad_to     pad prompts to a multiple of this, so that prompts of many lengths share a compiled program
     draws      recorded uniform draws to replay: {"token": [T,B,S,V], "remask": [T,B,S], "transfer": [T,B,S]}
+    force      ids per row that an autoregressive model is made to write before it goes on freely: `log_prob` then says how
+               likely they were, with what is hidden hidden
     edit_logits  traceable f(step, logits f32[B,W,V], index i32[B,W]) -> logits, before the sampler decides (diffusion)
     edit_tokens  traceable f(step, tokens i32[B,S]) -> tokens, before the first step (step = -1) and after each (diffusion)
     listener   called on the host after every `stream` steps, for live displays
@@ -109,6 +113,8 @@ def generate(
         raise JaxsinkError(f"a {config.family} model has no mask token, so {type(sampler).__name__} cannot run on it.")
     if is_ar and (edit_logits is not None or edit_tokens is not None):
         raise JaxsinkError("edit_logits and edit_tokens are for diffusion samplers.")
+    if force is not None and not is_ar:
+        raise JaxsinkError("force is for autoregressive models; masks in the prompt make a diffusion model fill gaps.")
     tokens, real = prepare(prompts, mask, config, pad_to)
     batch, prompt = tokens.shape
     plan = make_plan(record, intervene, every, config)
@@ -121,6 +127,8 @@ def generate(
     response = response_mask(sampler, config, real, pad_to)
     filler = filler_id(config)
     blank = np.where(response, filler if is_ar or config.mask_id is None else config.mask_id, filler)
+    if force is not None:
+        blank = forced_response(force, blank.shape, config)
     canvas = np.concatenate([tokens, blank], axis=1).astype(np.int32)
     real = np.concatenate([real, response], axis=1)
     if config.positions == "learned" and canvas.shape[1] > config.max_positions:
@@ -138,7 +146,7 @@ def generate(
     devices = None if devices is None else check_devices(devices)[:batch]
     settings = diffusion.Settings(
         sampler, plan, intervene, prompt, infill, choose_backend(backend, canvas.shape[1], canvas.shape[1]), total,
-        edit_logits, edit_tokens, mesh,
+        edit_logits, edit_tokens, mesh, force is not None,
     )  # fmt: skip
     share = len(devices) if devices is not None else 1 if mesh is None else mesh.shape[DATA]
 
@@ -157,8 +165,9 @@ def generate(
         return x[(slice(None),) * axis + (slice(batch),)] if filled else x
 
     real_rows = given.mask.shape[0]
+    tokens = first_rows(carry.tokens)
     return Generation(
-        tokens=first_rows(carry.tokens),
+        tokens=tokens if force is None else jax.numpy.where(tokens < 0, filler, tokens),
         committed_at=first_rows(carry.committed_at),
         record=jax.tree.unflatten(plan.treedef, jax.tree.map(lambda x: first_rows(x, 2), values)),
         mask=first_rows(given.mask),
@@ -166,8 +175,23 @@ def generate(
         prompt_length=prompt,
         recorded_steps=np.arange(0, total, every),
         approximate=getattr(sampler, "cache", None),
+        log_prob=first_rows(carry.log_prob) if is_ar else None,
         autoregressive=is_ar,
     )
+
+
+def forced_response(force: Sequence[Sequence[int]], shape: tuple[int, ...], config: ModelConfig) -> np.ndarray:
+    """i32[B,gen]: what is to be written, -1 where the model is free."""
+    if len(force) != shape[0]:
+        raise JaxsinkError(f"force has {len(force)} rows, and there are {shape[0]} prompts.")
+    wanted = np.full(shape, -1, np.int32)
+    for row, ids in zip(wanted, force, strict=True):
+        if len(ids) > shape[1]:
+            raise JaxsinkError(f"force: {len(ids)} tokens do not fit the {shape[1]} that the sampler writes.")
+        if any(not 0 <= int(token) < config.vocab for token in ids):
+            raise JaxsinkError(f"force: token ids must lie between 0 and {config.vocab - 1}.")
+        row[: len(ids)] = ids
+    return wanted
 
 
 def run(

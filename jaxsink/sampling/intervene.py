@@ -84,6 +84,9 @@ def _chosen(wanted: tuple[int, ...] | None, count: int) -> Array:
 def check(intervene: Any, config: ModelConfig) -> None:
     if intervene is not None and not callable(intervene):
         raise JaxsinkError(f"intervene must be a function of the previous step, not {intervene!r}.")
+    for policy in getattr(intervene, "policies", ()):
+        if policy is not None:
+            check(policy, config)
     for name, count in (("layers", config.layers), ("heads", config.heads)):
         for number in getattr(intervene, name, None) or ():
             if not 0 <= number < count:
