@@ -1,0 +1,1 @@
+"""Evaluation on public benchmarks: settings and prompts as data, answer extraction, and a sandbox for programs."""

@@ -1,0 +1,288 @@
+"""How each model is asked and decoded on each benchmark, as data: named, hashable, and written into a run's manifest.
+
+    setting = get_setting("llada-8b-instruct/gsm8k/study")
+    setting.sampler()       # the jaxsink sampler with the setting's options
+    setting.to_dict()       # plain JSON; EvalSetting.from_dict gives the same setting back
+
+Names are model/benchmark/variant. "study" is the setting of Table 1 of arXiv 2510.15731, "published" that of the model's
+authors where the study says nothing else. `basis` says for each where it comes from and what is our choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from jaxsink.data.benchmarks import Benchmark
+from jaxsink.errors import JaxsinkError
+from jaxsink.evals.extract import HUMANEVAL_STOPS, Wording
+from jaxsink.evals.programs import Form
+
+Option = int | float | bool | str | None
+
+
+@dataclass(frozen=True)
+class Shots:
+    """Solved questions of the training split that stand before the question.
+
+    indices: the same ones for every question. drawn: so many new ones for each question, as lm-eval draws them.
+    wording: how their answers end; "####" leaves them as published, the others also take out the calculator's notes.
+    turns: as turns of the conversation; otherwise as text in front of the question.
+    """
+
+    indices: tuple[int, ...] = ()
+    drawn: int = 0
+    seed: int = 1234
+    wording: Wording = "####"
+    turns: bool = False
+
+    @property
+    def total(self) -> int:
+        return len(self.indices) + self.drawn
+
+
+@dataclass(frozen=True)
+class EvalSetting:
+    """Everything between a question and a score, but for the weights.
+
+    template: the chat template of jaxsink.chat; None gives the text as it is. question: what is asked, with the place
+    {question}. preface: text before all else in the user's turn. opening: the start of the answer that is given to the
+    model, also with {question}. wording: what strict extraction looks for (GSM8K). form: how code is found (programs).
+    flexible: the score that counts is the flexible one (GSM8K). reported: the score that was published, in per cent.
+    """
+
+    name: str
+    model: str
+    benchmark: Benchmark
+    basis: str
+    template: str | None
+    question: str
+    decoder: Literal["llada", "dream", "autoregressive"]
+    options: tuple[tuple[str, Option], ...]
+    preface: str = ""
+    opening: str = ""
+    shots: Shots = Shots()
+    stops: tuple[str, ...] = ()
+    wording: Wording = "####"
+    flexible: bool = True
+    form: Form = "completion"
+    reported: float | None = None
+
+    def sampler(self) -> Any:
+        """The sampler of jaxsink that decodes so."""
+        from jaxsink.sampling import samplers
+
+        kinds = {"llada": samplers.LLaDASampler, "dream": samplers.DreamSampler, "autoregressive": samplers.ARSampler}
+        return kinds[self.decoder](**dict(self.options))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "options": dict(self.options)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EvalSetting:
+        """The setting that `to_dict` wrote, also after a way through JSON."""
+        try:
+            shots = {**data["shots"], "indices": tuple(data["shots"]["indices"])}
+            fixed = {"options": tuple(data["options"].items()), "stops": tuple(data["stops"]), "shots": Shots(**shots)}
+            return cls(**{**data, **fixed})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise JaxsinkError(
+                f"this is not an evaluation setting ({error}); take one from a manifest of jaxsink."
+            ) from error
+
+    @property
+    def digest(self) -> str:
+        """A short hash of all fields: two runs with the same digest asked and decoded alike."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _llada(length: int, block: int, **eos: bool) -> tuple[tuple[str, Option], ...]:
+    options = {"gen_length": length, "steps": length, "block_length": block, "temperature": 0.0, "cfg_scale": 0.0}
+    return tuple({**options, "remasking": "low_confidence", **eos}.items())
+
+
+def _dream(length: int) -> tuple[tuple[str, Option], ...]:
+    options = {"max_new_tokens": length, "steps": length, "alg": "entropy", "temperature": 0.1, "top_p": 0.9}
+    return tuple(options.items())
+
+
+def _greedy(length: int) -> tuple[tuple[str, Option], ...]:
+    return (("max_new_tokens", length), ("temperature", 0.0), ("stop_at_eos", True))
+
+
+_COMPLETE_FUNCTION = "Here is the completed function:\n```python\n{question}\n"
+_SOLVE = "Write a solution to the following problem and make sure that it passes the tests:\n"
+_LM_EVAL_QUESTION = "Question: {question}\nAnswer:"
+_LM_EVAL_STOPS = ("Question:", "</s>", "<|im_end|>")
+_THINK_FIRST = (
+    "You should first think about the reasoning process in the mind and then provide the user with the answer. The "
+    "reasoning process is enclosed within <think> </think> tags, i.e. <think> reasoning process here </think> answer here"
+    "\n\n"
+)
+
+_LLADA_GSM8K = EvalSetting(
+    name="llada-8b-instruct/gsm8k/study",
+    model="LLaDA-8B-Instruct",
+    benchmark="gsm8k",
+    basis="arXiv 2510.15731: 256 tokens, block 32; 4-shot chat prompt and 256 steps of LLaDA's own evaluation",
+    template="llada",
+    question="Question: {question}\nLet's think step by step\nAnswer:",
+    decoder="llada",
+    options=_llada(256, 32),
+    shots=Shots(indices=(7364, 1708, 669, 6724), wording="the answer is", turns=True),
+    stops=("Question:",),
+    wording="the answer is",
+    reported=76.0,
+)
+_LLADA_HUMANEVAL = EvalSetting(
+    name="llada-8b-instruct/humaneval/study",
+    model="LLaDA-8B-Instruct",
+    benchmark="humaneval",
+    basis="arXiv 2510.15731: 512 tokens, block 32; zero-shot chat prompt and 512 steps of LLaDA's own evaluation",
+    template="llada",
+    question="Complete the following python code:\n{question}",
+    decoder="llada",
+    options=_llada(512, 32),
+    form="chat",
+    reported=37.0,
+)
+_LLAMA_HUMANEVAL = EvalSetting(
+    name="llama-3.1-8b-instruct/humaneval/study",
+    model="Llama-3.1-8B-Instruct",
+    benchmark="humaneval",
+    basis="Meta's zero-shot prompt as in lm-eval's humaneval_instruct, greedy; the study gives no details",
+    template="llama3.1",
+    question=_SOLVE + "```python\n{question}\n```\n",
+    opening=_COMPLETE_FUNCTION,
+    decoder="autoregressive",
+    options=_greedy(1024),
+    stops=HUMANEVAL_STOPS,
+    form="opened block",
+    reported=66.0,
+)
+_ALL = (
+    _LLADA_GSM8K,
+    replace(
+        _LLADA_GSM8K,
+        name="llada-8b-instruct/gsm8k/block-8",
+        basis="LLaDA's own evaluation: 4-shot chat, 256 tokens, block 8",
+        options=_llada(256, 8),
+        reported=78.6,
+    ),
+    replace(
+        _LLADA_GSM8K,
+        name="llada-8b-instruct/gsm8k/one-block",
+        basis="LLaDA's own evaluation: 4-shot chat, 512 tokens in one block, end tokens committed last",
+        options=_llada(512, 512, confidence_eos_eot_inf=True),
+        reported=69.4,
+    ),
+    _LLADA_HUMANEVAL,
+    replace(
+        _LLADA_HUMANEVAL,
+        name="llada-8b-instruct/humaneval/one-block",
+        basis="LLaDA's own evaluation: 512 tokens in one block, no end token",
+        options=_llada(512, 512, logits_eos_inf=True),
+        reported=49.4,
+    ),
+    EvalSetting(
+        name="dream-7b-instruct/gsm8k/study",
+        model="Dream-7B-Instruct",
+        benchmark="gsm8k",
+        basis="Dream's own scripts, as the study takes them: zero-shot chat, 256 tokens in 256 steps (Dream reports 81.0)",
+        template="dream",
+        question="Q: {question}\nA:",
+        decoder="dream",
+        options=_dream(256),
+        stops=("Q:", "</s>", "<|im_end|>"),
+        wording="the answer is",
+        reported=82.0,
+    ),
+    EvalSetting(
+        name="dream-7b-instruct/humaneval/study",
+        model="Dream-7B-Instruct",
+        benchmark="humaneval",
+        basis="Dream's own scripts, as the study takes them: zero-shot chat, 768 tokens in 768 steps (Dream reports 55.5)",
+        template="dream",
+        question=_SOLVE + "```{question}",
+        opening=_COMPLETE_FUNCTION,
+        decoder="dream",
+        options=_dream(768),
+        stops=HUMANEVAL_STOPS,
+        form="opened block",
+        reported=60.0,
+    ),
+    EvalSetting(
+        name="mmada-8b-mixcot/gsm8k/study",
+        model="MMaDA-8B-MixCoT",
+        benchmark="gsm8k",
+        basis="MMaDA's own script: lm-eval's gsm8k, 5 shots drawn, one chat turn, 256 tokens, block 64; ours: text only",
+        template="mmada",
+        preface=_THINK_FIRST,
+        question=_LM_EVAL_QUESTION,
+        decoder="llada",
+        options=_llada(256, 64, text_only=True),
+        shots=Shots(drawn=5),
+        stops=_LM_EVAL_STOPS,
+        reported=54.0,
+    ),
+    EvalSetting(
+        name="mmada-8b-mixcot/humaneval/study",
+        model="MMaDA-8B-MixCoT",
+        benchmark="humaneval",
+        basis="our choice, nothing is published: LLaDA's prompt and 512 tokens with the preface and block of MMaDA's script",
+        template="mmada",
+        preface=_THINK_FIRST,
+        question=_LLADA_HUMANEVAL.question,
+        decoder="llada",
+        options=_llada(512, 64, text_only=True),
+        form="chat",
+        reported=16.0,
+    ),
+    EvalSetting(
+        name="llama-3.1-8b-instruct/gsm8k/study",
+        model="Llama-3.1-8B-Instruct",
+        benchmark="gsm8k",
+        basis="Meta's 8-shot chat prompt, greedy, 1024 tokens; our choice: the shots are the first 8 training questions",
+        template="llama3.1",
+        question="Given the following problem, reason and give a final answer to the problem.\nProblem: {question}\nYour "
+        'response should end with "The final answer is [answer]" where [answer] is the response to the problem.\n',
+        decoder="autoregressive",
+        options=_greedy(1024),
+        shots=Shots(indices=tuple(range(8)), wording="the final answer is", turns=True),
+        wording="the final answer is",
+        reported=85.0,
+    ),
+    _LLAMA_HUMANEVAL,
+    EvalSetting(
+        name="smollm2-135m-instruct/gsm8k/small",
+        model="SmolLM2-135M-Instruct",
+        benchmark="gsm8k",
+        basis="our choice: lm-eval's gsm8k question, zero-shot chat, greedy, 256 tokens",
+        template="smollm2",
+        question=_LM_EVAL_QUESTION,
+        decoder="autoregressive",
+        options=_greedy(256),
+        stops=_LM_EVAL_STOPS,
+    ),
+    replace(
+        _LLAMA_HUMANEVAL,
+        name="smollm2-135m-instruct/humaneval/small",
+        model="SmolLM2-135M-Instruct",
+        basis="our choice: lm-eval's humaneval_instruct, greedy, 256 tokens",
+        template="smollm2",
+        options=_greedy(256),
+        reported=None,
+    ),
+)
+SETTINGS: Mapping[str, EvalSetting] = {setting.name: setting for setting in _ALL}
+
+
+def get_setting(name: str) -> EvalSetting:
+    """The setting of that name."""
+    if name not in SETTINGS:
+        raise JaxsinkError(f"unknown evaluation setting {name!r}; choose one of {', '.join(SETTINGS)}.")
+    return SETTINGS[name]
