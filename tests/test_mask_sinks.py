@@ -10,9 +10,9 @@ from configs import FAMILIES
 from test_forward import lively
 
 import jaxsink
-from jaxsink import record
+from jaxsink import JaxsinkError, record
 from jaxsink.sampling.intervene import Previous
-from jaxsink.sinks import MaskSinks, Threshold, TopK, detect
+from jaxsink.sinks import MaskSinks, Threshold, TopK, Turns, detect
 
 
 def previous(scores: np.ndarray, mask: np.ndarray, step: int = 3, seed: int = 0) -> Previous:
@@ -120,3 +120,30 @@ def test_masking_in_the_loop(family: str, select: str) -> None:
         alone = run([prompt])
         np.testing.assert_array_equal(alone.response[0], out.response[row])
         np.testing.assert_allclose(alone.record[:, :, 0], received[:, :, row, :, 5 - len(prompt) :], atol=1e-5)
+
+
+def test_policies_take_turns(scores, mask) -> None:
+    """Row b does what policies[b modulo n] does to it alone, random draws included; factors and flags mix."""
+    whole = previous(np.concatenate([scores, scores[:, ::-1], scores * 2], axis=1), np.concatenate([mask] * 3))
+    policies = (MaskSinks(2), None, MaskSinks(1, select="random"))
+    found = np.asarray(Turns(policies)(whole))
+    for number, policy in enumerate(policies):
+        alone = np.zeros_like(found) if policy is None else np.asarray(policy(whole))
+        np.testing.assert_array_equal(found[:, number::3], alone[:, number::3])
+    mixed = np.asarray(Turns((MaskSinks(2), MaskSinks(2, factor=0.5)))(whole))
+    np.testing.assert_array_equal(mixed[:, ::2], np.where(np.asarray(MaskSinks(2)(whole))[:, ::2], 0, 1))
+    assert set(np.unique(mixed[:, 1::2])) == {0.5, 1.0}
+    with pytest.raises(JaxsinkError, match="6 rows, which is no multiple of the 4"):
+        Turns((None,) * 4)(whole)
+    with pytest.raises(JaxsinkError, match="some policies rank on clean maps"):
+        Turns((MaskSinks(1), MaskSinks(1, rank_on="clean")))
+    with pytest.raises(JaxsinkError, match="at least one policy"):
+        Turns(())
+    assert Turns((None, MaskSinks(1, rank_on="clean"))).rank_on == "clean"
+    with pytest.raises(JaxsinkError, match="no layer 9"):
+        jaxsink.generate(
+            lively(FAMILIES["llada"]),
+            [[5, 6]],
+            jaxsink.LLaDASampler(4, 4, 4),
+            intervene=Turns((MaskSinks(1, layers=(9,)),)),
+        )

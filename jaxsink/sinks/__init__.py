@@ -5,6 +5,7 @@ from jaxsink.sinks.mask import MaskSinks
 from jaxsink.sinks.rules import Importance, Outlier, Rule, Threshold, TopK, detect, sweep
 from jaxsink.sinks.tokens import Frequency, Rates, canvases, frequency, fresh, kind_table, top_tokens
 from jaxsink.sinks.track import Tracks, track
+from jaxsink.sinks.turns import Turns
 from jaxsink.sinks.unmasking import Frontier, blocks, distance, drift_per_block, frontier
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Threshold",
     "TopK",
     "Tracks",
+    "Turns",
     "as_if_all",
     "at_sinks",
     "blocks",
