@@ -1,9 +1,10 @@
 """The study "Attention Sinks in Diffusion Language Models", figure by figure and table by table, and what lies beyond it.
 
-Each module has a NAME, a TITLE, the QUESTION, what the PAPER found, and `run(study) -> Finding`.
+Each module has a NAME, a TITLE, the QUESTION, what the PAPER found, and `run(study) -> Finding`. `needs(study)` says which
+measurements it reads; a module without it reads the recorded generations of every subject.
 """
 
-ORDER = (
+PAPER = (
     "fig1_scores_over_steps",
     "fig2_unmasking_order",
     "fig3_histogram",
@@ -15,8 +16,14 @@ ORDER = (
     "fig10_epsilon",
     "table1_masking",
     "table2_tokens",
-    "beyond_clean_ranking",
-    "beyond_depth",
-    "beyond_dose",
-    "beyond_sensitivity",
 )
+BEYOND = (
+    "beyond_origin",
+    "beyond_sensitivity",
+    "beyond_dose",
+    "beyond_depth",
+    "beyond_clean_ranking",
+    "beyond_training",
+    "beyond_extra_sink",
+)
+ORDER = PAPER + BEYOND

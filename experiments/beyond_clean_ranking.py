@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from jaxsink_experiments.masking import COLUMNS, row, worse
+from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, TABLE1, rows, worse
 
 from jaxsink.sinks import MaskSinks
-from jaxsink.study import Finding, Study, Table
-from jaxsink.study.finding import all_of
+from jaxsink.study import Finding, Measurement, Scored, Study, Subject, Table
 
 NAME, TITLE = "clean", "Ranking on clean maps"
 QUESTION = "The paper does not say which map it ranks: does it matter?"
 PAPER = "Not stated; robustness is claimed without saying whether a hidden sink can come back a step later."
+CLEAN = {f"K = {k}, top, ranked on clean maps": MaskSinks(k, rank_on="clean") for k in (1, 5)}
+
+
+def needs(study: Study) -> list[tuple[Subject, Measurement]]:
+    return [(subject, Scored.of(group)) for subject in study.subjects for group in (TABLE1, CLEAN)]
 
 
 def run(study: Study) -> Finding:
-    rows, same = [], []
+    lines, words = [], []
     for subject in study.subjects:
-        plain = study.right(subject, "K = 0")
-        right = {
-            rank_on: study.right(subject, f"K = 1, {rank_on}", MaskSinks(1, rank_on=rank_on))
-            for rank_on in ("masked", "clean")
-        }
-        rows += [row(subject, f"K = 1, ranked on {name}", value, plain) for name, value in right.items()]
-        same.append(not worse(right["clean"], right["masked"]) and not worse(right["masked"], right["clean"]))
-    words = "; ".join(f"{r[0]} {r[1].split()[-1]} {r[2]:.0%}" for r in rows)
+        masked, clean = study.right(subject, TABLE1), study.right(subject, CLEAN)
+        compared = {f"K = {k}, top": masked[f"K = {k}, top"] for k in (1, 5)} | clean
+        lines += rows(subject, compared, masked[PLAIN])
+        for k in (1, 5):
+            ran, whole = compared[f"K = {k}, top"], compared[f"K = {k}, top, ranked on clean maps"]
+            sign = "worse" if worse(whole, ran) else "better" if worse(ran, whole) else "no different"
+            words.append(f"{subject.name} K = {k} {ran.mean():.0%} and {whole.mean():.0%} ({sign})")
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"Accuracy at K = 1: {words}. 'Holds': the choice makes no significant difference.",
-        all_of(*same), [], [Table("Ranked on", COLUMNS, rows)],
+        NAME, TITLE, QUESTION, PAPER,
+        f"Accuracy when the masked model's own maps are ranked, and clean ones: {'; '.join(words)}. In brackets: "
+        "clean against own, at the 5 % level.", "new", [], [Table("Ranked on", COLUMNS, lines, NOTE)],
     )  # fmt: skip

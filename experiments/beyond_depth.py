@@ -1,30 +1,52 @@
-"""Beyond the paper: masking the top sink in one layer only."""
+"""Beyond the paper: masking the top sinks in one layer only."""
 
 from __future__ import annotations
 
-from jaxsink_experiments.masking import COLUMNS, row
+from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, TABLE1, rows, worse
 
 from jaxsink.sinks import MaskSinks
-from jaxsink.study import Finding, Study, Table, plots
+from jaxsink.study import Finding, Measurement, Scored, Study, Subject, Table, plots
 
 NAME, TITLE = "depth", "Masking by depth"
 QUESTION = "In which layers does the model need its sinks?"
 PAPER = "Not studied: the paper masks all layers at once."
+K = 5
+
+
+def by_layer(subject: Subject) -> dict[str, MaskSinks]:
+    """The top-K sinks of one layer, and as many random keys of it."""
+    layers = range(subject.model.config.layers)
+    return {
+        f"K = {K}, {select}, layer {n}": MaskSinks(K, select=select, layers=(n,))
+        for select in ("top", "random")
+        for n in layers
+    }
+
+
+def needs(study: Study) -> list[tuple[Subject, Measurement]]:
+    return [(s, Scored.of(group)) for s in study.subjects for group in (TABLE1, by_layer(s))]
 
 
 def run(study: Study) -> Finding:
     figure, axes = plots.canvas(width=6)
-    rows, words = [], []
-    for subject in study.subjects:
-        plain, layers = study.right(subject, "K = 0"), range(subject.model.config.layers)
-        right = [study.right(subject, f"K = 5, layer {n} only", MaskSinks(5, layers=(n,))) for n in layers]
-        rows += [row(subject, f"K = 5, layer {n}", value, plain) for n, value in zip(layers, right, strict=True)]
-        axes[0, 0].plot(list(layers), [value.mean() for value in right], marker="o", label=subject.name)
-        worst = min(layers, key=lambda n: right[n].mean())
-        words.append(f"{subject.name}: layer {worst} ({right[worst].mean():.0%})")
-    axes[0, 0].set(xlabel="layer whose top-5 sinks are hidden", ylabel="accuracy", ylim=(-0.02, 1.02))
+    lines, words = [], []
+    for number, subject in enumerate(study.subjects):
+        plain, right = study.right(subject, TABLE1)[PLAIN], study.right(subject, by_layer(subject))
+        lines += rows(subject, right, plain)
+        layers = range(subject.model.config.layers)
+        top, random = ([right[f"K = {K}, {s}, layer {n}"] for n in layers] for s in ("top", "random"))
+        colour = plots.COLOURS[number % len(plots.COLOURS)]
+        axes[0, 0].plot(list(layers), [x.mean() for x in top], marker="o", color=colour, label=subject.name)
+        axes[0, 0].plot(list(layers), [x.mean() for x in random], marker=".", ls=":", color=colour)
+        worst = min(layers, key=lambda n: top[n].mean())
+        sinks = [str(n) for n in layers if worse(top[n], random[n])]
+        words.append(
+            f"{subject.name}: layer {worst} ({top[worst].mean():.0%}); sinks count for more than random keys in "
+            f"{'layers ' + ', '.join(sinks) if sinks else 'no layer'}"
+        )
+    axes[0, 0].set(xlabel="layer in which keys are hidden (dotted: random keys)", ylabel="accuracy", ylim=(-0.02, 1.02))
     axes[0, 0].legend()
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"The most sensitive layers: {'; '.join(words)}.", "not tested",
-        [study.figure(NAME, figure)], [Table("One layer at a time", COLUMNS, rows)],
+        NAME, TITLE, QUESTION, PAPER, f"Most sensitive to losing its top {K}: {'; '.join(words)}.", "new",
+        [study.figure(NAME, figure)], [Table("One layer at a time", COLUMNS, lines, NOTE)],
     )  # fmt: skip

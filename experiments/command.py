@@ -4,43 +4,60 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import sys
-import time
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from jaxsink_experiments import ORDER
+from jaxsink_experiments import BEYOND, ORDER, PAPER
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.version import __version__
 
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
-SHORT = {module.split("_")[1] if module.startswith("beyond_") else module.split("_")[0]: module for module in ORDER}
-QUICK, FULL = (100, 30), (1000, 100)  # problems per condition, generations recorded
+QUICK, FULL = (100, 30), (500, 50)  # problems per condition, generations recorded
+
+
+def short(module: str) -> str:
+    """fig7_trajectories -> fig7, beyond_dose -> dose."""
+    return module.split("_")[1 if module.startswith("beyond_") else 0]
+
+
+SHORT = {short(module): module for module in ORDER}
+EXAMPLES = f"""examples:
+  jaxsink study                                    the paper's figures and tables on the built-in models, in minutes
+  jaxsink study fig7 table1 --out results          two of them
+  jaxsink study --full --runs runs                 everything, at full count
+  jaxsink study --model ./llada --rows 16 --generations 8    another model, cut over all devices
+
+the paper's experiments: {", ".join(short(m) for m in PAPER)}
+and beyond it: {", ".join(short(m) for m in BEYOND)}"""
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "study",
         help="the paper's study on one or several models, with controls and verdicts",
-        description="Run experiments and write results (JSON, CSV, npz), figures (SVG, PNG) and a manifest. A run that was "
-        "stopped, however, goes on where it stopped when the same command is given again.",
-        epilog="examples:\n  jaxsink study\n  jaxsink study fig7 table1 --out results\n  jaxsink study --full\n"
-        "  jaxsink study --model ./llada --problems 200\n\nexperiments: " + ", ".join(SHORT),
+        description="Run experiments and write results (JSON, CSV, npz), figures (SVG, PNG), a manifest and a page. A run "
+        "that was stopped, however, goes on where it stopped when the same command is given again.",
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: the paper's; with --full, all)")
     parser.add_argument(
         "--model", action="append", metavar="MODEL", help="built-in name or checkpoint; may be repeated"
     )
     parser.add_argument("--out", default="jaxsink-study", metavar="DIR", help="where results go (default: %(default)s)")
-    parser.add_argument("--full", action="store_true", help=f"{FULL[0]} problems per condition instead of {QUICK[0]}")
+    parser.add_argument(
+        "--full", action="store_true", help=f"all experiments, {FULL[0]} problems per condition instead of {QUICK[0]}"
+    )
     parser.add_argument("--problems", type=int, metavar="N", help="problems per condition")
     parser.add_argument("--generations", type=int, metavar="N", help="generations recorded in full")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=200, metavar="N", help="rows of a batch, about (default: 200)")
+    parser.add_argument(
+        "--mesh", metavar="DxM", help="cut checkpoints over D x M devices: batch x weights (default: 1 x all)"
+    )
+    parser.add_argument("--runs", metavar="DIR", help="training runs, for the experiments on training")
+    parser.add_argument("--seed", type=int, default=0, help="of the problems and all draws (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.set_defaults(run=run)
 
@@ -49,72 +66,65 @@ def run(args: argparse.Namespace) -> int:
     unknown = [name for name in args.names if name not in SHORT]
     if unknown:
         raise JaxsinkError(f"there is no experiment {unknown[0]!r}; there are {', '.join(SHORT)}.")
-    problems, generations = FULL if args.full else QUICK
-    problems, generations = args.problems or problems, args.generations or generations
-    if problems < 1 or generations < 2:
-        raise JaxsinkError("a study needs at least one problem and two generations.")
+    sizes = FULL if args.full else QUICK
+    problems, generations = (
+        usual if given is None else given for usual, given in zip(sizes, (args.problems, args.generations), strict=True)
+    )
+    if problems < 1 or generations < 2 or args.rows < 1:
+        raise JaxsinkError("a study needs at least one problem, two generations and one row.")
+    runs = None if args.runs is None else Path(args.runs).expanduser()
+    if runs is not None and not runs.is_dir():
+        raise JaxsinkError(f"--runs: {runs} is not a directory; give the one that holds the training runs.")
 
     from jaxsink.commands.shared import enable_compilation_cache
+    from jaxsink.report import read_study, write_page
     from jaxsink.study import Study, subject
+    from jaxsink.study.run import conduct
 
     enable_compilation_cache()
-    names = args.model or list(DEFAULT_MODELS)
-    folder, begun = Path(args.out), time.monotonic()
-
-    def report(text: str) -> None:
-        print(f"[{time.monotonic() - begun:6.0f} s] {text}", file=sys.stderr, flush=True)
-
-    study = Study([subject(name) for name in names], folder, problems, generations, seed=args.seed, report=report)
-    write_manifest(study, args)
-    wanted = args.names or list(SHORT)
-    findings = []
-    for number, name in enumerate(wanted, 1):
-        report(f"{name} ({number} of {len(wanted)})")
-        finding = import_module(f"jaxsink_experiments.{SHORT[name]}").run(study)
-        finding.save(folder / "experiments")
-        findings.append(finding)
+    mesh = choose_mesh(args.mesh)
+    subjects = [subject(name, mesh) for name in dict.fromkeys(args.model or DEFAULT_MODELS)]
+    study = Study(subjects, Path(args.out).expanduser(), problems, generations, args.rows, seed=args.seed, runs=runs)
+    wanted = args.names or [short(module) for module in (ORDER if args.full else PAPER)]
+    experiments = [import_module(f"jaxsink_experiments.{SHORT[name]}") for name in dict.fromkeys(wanted)]
+    findings = conduct(study, experiments)
+    write_page(read_study(study.folder), study.folder / "report.html")
     if args.json:
         print(json.dumps([{"name": f.name, "verdict": f.verdict, "found": f.found} for f in findings], indent=2))
     else:
-        show(findings, folder)
+        show(findings, study)
     return 0
 
 
-def show(findings: list[Any], folder: Path) -> None:
+def choose_mesh(text: str | None) -> Any:
+    """The mesh for checkpoints: as given, or all devices along the weights; None for a single device."""
+    import jax
+
+    from jaxsink.parallel import make_mesh
+
+    found = re.fullmatch(r"(\d+)x(\d+)", text or f"1x{jax.device_count()}")
+    if found is None or "0" in found.groups():
+        raise JaxsinkError(f"--mesh takes two numbers such as 2x4, not {text!r}.")
+    data, weights = map(int, found.groups())
+    if data * weights != jax.device_count():
+        raise JaxsinkError(f"--mesh {text}: there are {jax.device_count()} devices, not {data * weights}.")
+    return make_mesh(data, weights) if jax.device_count() > 1 else None
+
+
+def show(findings: list[Any], study: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("experiment", "verdict", "what we find", title=f"results in {folder}", title_justify="left")
+    from jaxsink.stats import wilson
+
+    table = Table("experiment", "verdict", "what we find", title=f"results in {study.folder}", title_justify="left")
     for finding in findings:
         table.add_row(finding.title, finding.verdict, finding.found)
-    Console().print(table)
-
-
-def write_manifest(study: Any, args: argparse.Namespace) -> None:
-    """What a reader needs to run it again: versions, settings, the models' hashes, the machine."""
-    import jax
-    import numpy as np
-
-    from jaxsink.atomic import new_file
-
-    manifest = {
-        "jaxsink": __version__,
-        "versions": {"jax": jax.__version__, "numpy": np.__version__, "python": platform.python_version()},
-        "settings": {
-            "problems": study.problems, "generations": study.generations, "eps": study.eps, "seed": study.seed,
-            "full": bool(args.full),
-        },
-        "models": {
-            s.name: {"sha256": s.fingerprint, "sampler": repr(s.sampler), "parameters": _parameters(s.model)}
-            for s in study.subjects
-        },
-        "machine": {"devices": [str(d.device_kind) for d in jax.devices()], "cores": os.cpu_count()},
-    }  # fmt: skip
-    with new_file(study.folder / "manifest.json") as partial:
-        partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-
-
-def _parameters(model: Any) -> int:
-    import jax
-
-    return sum(leaf.size for leaf in jax.tree.leaves(model))
+    console = Console()
+    console.print(table)
+    widest = wilson(study.problems // 2, study.problems)
+    console.print(
+        f"{study.problems} problems per condition (95 % intervals of ±{(widest.high - widest.low) / 2:.0%} or narrower) and "
+        f"{study.generations} recorded generations; more of both: --full, or --problems and --generations."
+    )
+    console.print(f"Open {study.folder / 'report.html'} in a browser.", soft_wrap=True)

@@ -46,7 +46,7 @@ def run(study: Study) -> Finding:
             axis.imshow(picture, cmap=plots.HEAT, vmin=0, vmax=1, interpolation="nearest")
             axis.set(title=f"{subject.name}, layer {layer}, head {head}, step {at}", xlabel="key", ylabel="query")
         before, after = (
-            int(gallery.place()[row][gallery.tracks.position[at, layer, row, head]]) for at in (step, step + 1)
+            int(gallery.place[row][gallery.tracks.position[at, layer, row, head]]) for at in (step, step + 1)
         )
         words.append(f"{subject.name}: from {before} to {after} between steps {step} and {step + 1}")
     return Finding(NAME, TITLE, QUESTION, PAPER, "; ".join(words) + ".", all_of(*held), [study.figure(NAME, figure)])

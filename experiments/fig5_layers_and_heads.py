@@ -24,13 +24,10 @@ def run(study: Study) -> Finding:
     rows, held = [], []
     for axis, subject in zip(axes[0], study.subjects, strict=True):
         gallery = study.gallery(subject)
-        counted = gallery.counted[:, None, :, None]
-        steps = np.maximum(gallery.taken, 1)[:, None, None]
-        number = np.where(counted, gallery.tracks.sink_count, 0).sum(axis=0).transpose(1, 0, 2) / steps  # [B,L,H]
-        present = (gallery.tracks.sink_count > 0) & counted
-        score = np.where(present, gallery.tracks.score, 0).sum(axis=0).transpose(1, 0, 2)
-        strength = score / np.maximum(present.sum(axis=0).transpose(1, 0, 2), 1)
-        image = axis.imshow((score / steps).mean(axis=0), cmap=plots.HEAT, vmin=0, aspect="auto")
+        number = gallery.mean_over_steps(gallery.tracks.sink_count)  # [B,L,H]
+        score = gallery.mean_over_steps(np.where(gallery.present, gallery.tracks.score, 0))
+        strength = score / np.maximum(gallery.mean_over_steps(gallery.present), 1e-9)
+        image = axis.imshow(score.mean(axis=0), cmap=plots.HEAT, vmin=0, aspect="auto")
         axis.set(title=subject.name, xlabel="head", ylabel="layer")
         figure.colorbar(image, ax=axis, label="score of the largest sink")
         fewer, stronger = bootstrap(slope(number.mean(axis=-1))), bootstrap(slope(strength.mean(axis=-1)))
@@ -38,9 +35,11 @@ def run(study: Study) -> Finding:
             rows.append([subject.name, layer, float(count), float(size)])
         held += [fewer.high < 0, stronger.low > 0] if subject.is_diffusion else []
     columns = ["model", "layer", "sinks per head", "score of the largest"]
+    words = (
+        f"{sum(held)} of {len(held)} slopes over depth (fewer, stronger; one pair per diffusion model) have its sign with "
+        "a 95 % interval that excludes 0."
+    )
     return Finding(
-        NAME, TITLE, QUESTION, PAPER,
-        f"{sum(held)} of {len(held)} slopes over depth (fewer, stronger; one pair per diffusion model) have its sign "
-        "with a 95 % interval that excludes 0.",
+        NAME, TITLE, QUESTION, PAPER, words if held else "No diffusion model was studied.",
         all_of(*held) if held else "not tested", [study.figure(NAME, figure)], [Table("By layer", columns, rows)],
     )  # fmt: skip

@@ -19,23 +19,16 @@ def run(study: Study) -> Finding:
     rows, held = [], []
     for subject in study.subjects:
         gallery = study.gallery(subject)
-        tracks, place = gallery.tracks, gallery.place()
+        tracks = gallery.tracks
         strength = np.where(tracks.position[:, :, 0] >= 0, tracks.score[:, :, 0], 0).mean(
             axis=0
         )  # [L,H] of generation 0
         layer, head = np.unravel_index(np.argmax(strength), strength.shape)
-        position = tracks.position[: gallery.taken[0], layer, 0, head]
-        line = np.where(position >= 0, place[0][position], np.nan)
+        steps, shown = slice(gallery.taken[0]), (layer, 0, head)
+        line = np.where(gallery.present[steps, *shown], gallery.sink_place[steps, *shown], np.nan)
         axes[0, 0].plot(line, marker=".", label=f"{subject.name} (layer {layer}, head {head})")
-
-        present = tracks.position >= 0
-        at = np.take_along_axis(
-            np.broadcast_to(place[None, None, :, None], tracks.sinks.shape),
-            np.maximum(tracks.position, 0)[..., None],
-            -1,
-        )[..., 0]
-        seen = np.maximum(present.sum(axis=(0, 1, 3)), 1)
-        first = bootstrap((present & (at == 0)).sum(axis=(0, 1, 3)) / seen)
+        seen = np.maximum(gallery.present.sum(axis=(0, 1, 3)), 1)
+        first = bootstrap((gallery.present & (gallery.sink_place == 0)).sum(axis=(0, 1, 3)) / seen)
         jumps = bootstrap(tracks.jumps.sum(axis=(0, 2)) / seen)
         kinds = np.bincount(tracks.kind.ravel(), minlength=len(KINDS)) / tracks.kind.size
         rows.append(

@@ -20,15 +20,9 @@ def run(study: Study) -> Finding:
     for subject in study.subjects:
         gallery = study.gallery(subject)
         tracks = gallery.tracks
-        present = np.where(gallery.counted[:, None, :, None], tracks.position >= 0, False)
-        place = np.take_along_axis(
-            np.broadcast_to(gallery.place()[None, None, :, None], tracks.sinks.shape),
-            np.maximum(tracks.position, 0)[..., None], -1,
-        )[..., 0]  # fmt: skip
-        weight = np.maximum(present.sum(axis=(1, 3)), 1)
-        mean = np.where(present, place, 0).sum(axis=(1, 3)) / weight  # [T,B]
-        mean[present.sum(axis=(1, 3)) == 0] = np.nan
-        axes[0, 0].plot(np.nanmean(mean, axis=1), label=subject.name)
+        seen = gallery.present.sum(axis=(1, 2, 3))
+        total = np.where(gallery.present, gallery.sink_place, 0).sum(axis=(1, 2, 3))
+        axes[0, 0].plot(np.where(seen > 0, total / np.maximum(seen, 1), np.nan), label=subject.name)
         drift = bootstrap(tracks.drift.mean(axis=(0, 2)))
         row = [subject.name, drift.estimate, drift.low, drift.high]
         if subject.is_diffusion:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from jaxsink.sinks import MaskSinks
 from jaxsink.stats import mcnemar, wilson
-from jaxsink.study import Study, Subject
+from jaxsink.study import Subject
 
 SELECTIONS = ("top", "random", "bottom")
 COLUMNS = ["model", "condition", "right", "low", "high", "problems", "lost", "gained", "p against K = 0"]
+NOTE = "95 % Wilson intervals; exact McNemar tests on the same problems"
+PLAIN = "K = 0"
 
 
-def condition(study: Study, subject: Subject, label: str, policy: MaskSinks | None, **changes: Any) -> np.ndarray:
-    return study.right(subject, label, policy, **changes)
+def conditions(counts: Iterable[int]) -> dict[str, MaskSinks]:
+    """The top-K sinks and both controls, for each K."""
+    return {f"K = {k}, {select}": MaskSinks(k, select=select) for select in SELECTIONS for k in counts}
+
+
+TABLE1: dict[str, MaskSinks | None] = {PLAIN: None, **conditions((1, 5, 10))}
 
 
 def row(subject: Subject, label: str, right: np.ndarray, plain: np.ndarray) -> list[Any]:
@@ -27,7 +34,15 @@ def row(subject: Subject, label: str, right: np.ndarray, plain: np.ndarray) -> l
     ]  # fmt: skip
 
 
+def rows(subject: Subject, right: dict[str, np.ndarray], plain: np.ndarray) -> list[list[Any]]:
+    return [row(subject, label, value, plain) for label, value in right.items()]
+
+
 def worse(one: np.ndarray, other: np.ndarray, level: float = 0.05) -> bool:
     """One condition solves significantly fewer of the same problems."""
     test = mcnemar(one, other)
     return test.only_a < test.only_b and test.p < level
+
+
+def percent(line: list[Any]) -> str:
+    return f"{line[2]:.0%} [{line[3]:.0%}, {line[4]:.0%}]"

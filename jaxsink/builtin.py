@@ -42,17 +42,17 @@ BUILTIN: dict[str, Builtin] = {
     "mini-llama": Builtin(
         _LLAMA,
         ARSampler(max_new_tokens=RESPONSE),
-        Settings(objective="causal", steps=1000),
+        Settings(objective="causal", steps=600),
     ),
     "mini-llada": Builtin(
         _LLADA,
         LLaDASampler(gen_length=RESPONSE, steps=RESPONSE, block_length=8),
-        Settings(objective="diffusion", steps=3600),
+        Settings(objective="diffusion", steps=3000, predict="mixed"),
     ),
     "mini-dream": Builtin(
         _DREAM,
         DreamSampler(max_new_tokens=RESPONSE, steps=RESPONSE, alg="entropy"),
-        Settings(objective="adaptation", steps=1500, learning_rate=1e-3, init="mini-llama"),
+        Settings(objective="adaptation", steps=1800, predict="mixed", init="mini-llama"),
     ),
 }
 

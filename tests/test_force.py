@@ -13,6 +13,7 @@ from jaxsink import JaxsinkError
 from jaxsink.sampling.intervene import DropPositions
 from jaxsink.sinks import MaskSinks
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 PROMPTS = [[5, 6, 7, 8], [9, 10]]
 TEXTS = [[11, 12, 13, 14], [15, 16]]
 SAMPLER = jaxsink.ARSampler(6, stop_at_eos=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from jaxsink.checkpoint import save
 from jaxsink.pieces import Pieces
 
 SCRIPT = Path(__file__).with_name("two_hosts.py")
+QUICK = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiles faster
 
 
 def run(folder: Path, count: int, *more: str) -> list[tuple[int, str]]:
@@ -27,7 +29,9 @@ def run(folder: Path, count: int, *more: str) -> list[tuple[int, str]]:
         port = str(free.getsockname()[1])
     command = [sys.executable, str(SCRIPT), str(folder), port, str(count)]
     processes = [
-        subprocess.Popen([*command, str(n), *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen(
+            [*command, str(n), *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=QUICK
+        )
         for n in range(count)
     ]
     printed = [process.communicate(timeout=300)[0] for process in processes]

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,24 @@ from test_forward import lively
 
 import jaxsink
 from jaxsink.builtin import BUILTIN
+from jaxsink.cli import main
 from jaxsink.data.batches import PROMPT
 from jaxsink.data.vocabulary import tokenizer
-from jaxsink.study import Study, Subject
-from jaxsink.study.player import export
+from jaxsink.errors import JaxsinkError
+from jaxsink.report import read_study, write_page
+from jaxsink.report.study import VERDICTS
+from jaxsink.sinks import MaskSinks
+from jaxsink.study import Recorded, Scored, Study, Subject, measure
+from jaxsink.study.run import all_pieces, conduct, write_manifest
+from jaxsink.study.subject import questions
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
+CONDITIONS = {
+    "none": None,
+    "top": MaskSinks(2),
+    "random": MaskSinks(2, select="random"),
+    "layer": MaskSinks(3, layers=(1,)),
+}
 SMALLER = {
     "mini-llada": {"gen_length": 8, "steps": 8, "block_length": 4},
     "mini-dream": {"max_new_tokens": 8, "steps": 8},
@@ -36,35 +49,36 @@ def random_subject(name: str) -> Subject:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> Study:
     subjects = [random_subject(name) for name in ("mini-llada", "mini-llama")]
-    return Study(subjects, tmp_path_factory.mktemp("study"), problems=3, generations=2, batch=2, eps=0.5)
+    return Study(subjects, tmp_path_factory.mktemp("study"), problems=3, generations=2, eps=0.5)
 
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+def modules(names=ORDER) -> list[Any]:
+    return [import_module(f"jaxsink_experiments.{name}") for name in names]
+
+
 @pytest.mark.slow
 def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeypatch) -> None:
-    for module in ("table1_masking", "beyond_dose"):
-        monkeypatch.setattr(import_module(f"jaxsink_experiments.{module}"), "COUNTS", (1,))
-    before: dict[str, bytes] = {}
-    for again in range(2):
-        for module in ORDER:
-            finding = import_module(f"jaxsink_experiments.{module}").run(study)
-            finding.save(study.folder / "experiments")
-            assert finding.found and finding.verdict in ("holds", "holds partly", "does not hold", "not tested")
-            for name in finding.figures:
-                assert (study.folder / "figures" / name).is_file()
-                assert (study.folder / "figures" / name).with_suffix(".png").is_file()
-            assert (
-                json.loads((study.folder / "experiments" / f"{finding.name}.json").read_text())["name"] == finding.name
-            )
-        export(study)
-        if again:
-            assert files(study.folder) == before
-            break
-        before = files(study.folder)
-        study.report = lambda text: pytest.fail(f"measured again: {text}")
+    study.rows = 20  # two pieces of each condition
+    findings = conduct(study, modules())
+    assert [finding.name for finding in findings] == [module.NAME for module in modules()]
+    for finding in findings:
+        assert finding.found and finding.verdict in VERDICTS
+        for name in finding.figures:
+            assert (study.folder / "figures" / name).is_file()
+            assert (study.folder / "figures" / name).with_suffix(".png").is_file()
+        saved = json.loads((study.folder / "experiments" / f"{finding.name}.json").read_text(encoding="utf-8"))
+        assert saved["found"] == finding.found and len(saved["tables"]) == len(finding.tables)
+    write_page(read_study(study.folder), study.folder / "report.html")
+    before = files(study.folder)
+    monkeypatch.setattr(measure, "generate", lambda *a, **k: pytest.fail("measured again"))
+    monkeypatch.setattr(study, "loaded", {})
+    assert conduct(study, modules()) == findings
+    write_page(read_study(study.folder), study.folder / "report.html")
+    assert files(study.folder) == before
 
 
 def test_the_gallery_holds_what_a_generation_recorded(study: Study) -> None:
@@ -76,14 +90,86 @@ def test_the_gallery_holds_what_a_generation_recorded(study: Study) -> None:
     received = jaxsink.forward(subject.model, canvas, gallery.mask, record=jaxsink.record.received_by_query()).record
     np.testing.assert_allclose(gallery.scores[3], sum(received.values()), atol=1e-4)
     np.testing.assert_allclose(gallery.masked[3], received["masked"], atol=1e-4)
+    present = np.argwhere(gallery.present)
+    assert len(present)
+    for step, layer, row, head in present[:: max(1, len(present) // 20)]:
+        position = gallery.tracks.position[step, layer, row, head]
+        assert gallery.sink_place[step, layer, row, head] == gallery.mask[row, :position].sum()
+    number = gallery.mean_over_steps(gallery.tracks.sink_count)
+    by_hand = gallery.tracks.sink_count[: gallery.taken[1], 1, 1, 0].mean()
+    np.testing.assert_allclose(number[1, 1, 0], by_hand)
+
+
+def test_conditions_in_turns_are_what_each_would_be_alone(study: Study) -> None:
+    """The rows of a policy in a batch of many are those of a batch of its own, with the same seeds."""
+    subject = study.subjects[0]
+    right = study.right(subject, CONDITIONS)
+    asked = questions(3, study.seed)
+    for label, policy in CONDITIONS.items():
+        out = jaxsink.generate(
+            subject.model, subject.prompts(asked), subject.sampler, intervene=policy, seed=[0, 1, 2],
+            pad_to=subject.pad_to,
+        )  # fmt: skip
+        texts = subject.texts(np.asarray(out.response))
+        assert right[label].tolist() == [p.score(text) for p, text in zip(asked, texts, strict=True)]
+
+
+def test_pieces_are_what_is_left(study: Study, tmp_path: Path) -> None:
+    table1 = modules(["table1_masking"])
+    fresh = replace(study, folder=tmp_path, problems=41, loaded={})
+    pieces = all_pieces(fresh, table1)
+    scored = [piece for piece in pieces if isinstance(piece.spec, Scored)]
+    assert len(scored) == 2 * 3 and len(pieces) == len(scored) + 2  # 20 problems of 10 conditions each; two galleries
+    assert not any(fresh.is_done(piece) for piece in pieces)
+    gallery = next(piece for piece in pieces if isinstance(piece.spec, Recorded))
+    fresh.compute(gallery)
+    assert [fresh.is_done(piece) for piece in pieces] == [piece.name == gallery.name for piece in pieces]
+    dose = all_pieces(fresh, modules(["table1_masking", "beyond_dose"]))
+    assert len(dose) == len({piece.name for piece in dose}) == len(pieces) + 2 * 3  # Table 1's are shared
 
 
 def test_other_settings_are_other_pieces(study: Study) -> None:
     subject = study.subjects[0]
+
+    def name(study: Study, subject: Subject, **changes: Any) -> str:
+        (piece,) = study.pieces(subject, Recorded(tuple(changes.items())))
+        return piece.name
+
     names = {
-        study._name("gallery", subject, subject.sampler, 2),
-        study._name("gallery", subject, replace(subject.sampler, temperature=1.0), 2),
-        study._name("gallery", study.subjects[1], subject.sampler, 2),
-        replace(study, seed=1)._name("gallery", subject, subject.sampler, 2),
-    }
-    assert len(names) == 4
+        name(study, subject), name(study, subject, temperature=1.0), name(study, study.subjects[1]),
+        name(replace(study, seed=1), subject), name(replace(study, generations=3), subject),
+    }  # fmt: skip
+    assert len(names) == 5
+
+
+def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
+    here = replace(study, folder=tmp_path, loaded={})
+    write_manifest(here)
+    write_manifest(here)
+    with pytest.raises(JaxsinkError, match="problems = 3, not 4"):
+        write_manifest(replace(here, problems=4))
+    with pytest.raises(JaxsinkError, match="of other models"):
+        write_manifest(replace(here, subjects=here.subjects[:1]))
+    (tmp_path / "manifest.json").write_text("[]")
+    with pytest.raises(JaxsinkError, match="not the manifest of a study"):
+        write_manifest(here)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fig99"], "there is no experiment 'fig99'"),
+        (["--problems", "0"], "at least one problem"),
+        (["--generations", "1"], "two generations"),
+        (["--rows", "0"], "one row"),
+        (["--mesh", "3"], "two numbers such as 2x4"),
+        (["--mesh", "3x5"], "there are 8 devices, not 15"),
+        (["--runs", "nowhere"], "nowhere is not a directory"),
+        (["--model", "nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], words: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["study", *arguments, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()

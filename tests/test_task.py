@@ -12,12 +12,11 @@ from jaxsink.data import batches, task, vocabulary
 from jaxsink.data.batches import LENGTH, PROMPT, RESPONSE
 from jaxsink.errors import JaxsinkError
 
-FIRST = """Ann picks 2 books on Monday, 7 more on Tuesday than on Monday, and 5 on Friday. \
-How many books does Ann pick in all?
-Tuesday: 2 + 7 = 9.
-Two days: 2 + 9 = 11.
-All: 11 + 5 = 16.
-#### 16"""
+FIRST = """A bus has 12 people. Then 9 get off, 7 get on and 3 get off. How many people are on the bus?
+First: 12 - 9 = 3.
+Next: 3 + 7 = 10.
+Last: 10 - 3 = 7.
+#### 7"""
 SAMPLE = {split: task.problems(split, 1500, seed=3) for split in ("train", "test")}
 
 
@@ -82,8 +81,8 @@ def test_the_tokenizer_gives_the_text_back(template):
 
 def test_marks_line_breaks_and_numbers_are_tokens_of_their_own():
     tokenizer = vocabulary.tokenizer()
-    pieces = [tokenizer.token(i) for i in tokenizer.encode("Mia has 3 + 12 = 15 eggs.\n#### 15")]
-    assert pieces == ["Mia", "␣has", "␣3", "␣+", "␣12", "␣=", "␣15", "␣eggs", ".", "\\n", "####", "␣15"]
+    pieces = [tokenizer.token(i) for i in tokenizer.encode("Mia has 3 + 9 = 12 eggs.\n#### 12")]
+    assert pieces == ["Mia", "␣has", "␣3", "␣+", "␣9", "␣=", "␣12", "␣eggs", ".", "\\n", "####", "␣12"]
     assert sorted(tokenizer.special) == ["bos", "eos", "mask", "pad", "unk"] and tokenizer.declared == tokenizer.special
     assert tokenizer.encode("Mia", add_special_tokens=True)[0] == tokenizer.special["bos"]
     assert tokenizer.special["unk"] in tokenizer.encode("Mia has 31 zebras.")

@@ -28,12 +28,13 @@ from jaxsink.data.batches import LENGTH, PROMPT, training_batch
 from jaxsink.errors import JaxsinkError
 from jaxsink.storage import named_leaves
 from jaxsink.training import losses, step
-from jaxsink.training.optimizer import decays, schedule
+from jaxsink.training.optimizer import MUON, is_matrix, make_optimizer, schedule
 from jaxsink.training.run import Run
 from jaxsink.training.settings import Settings
 from jaxsink.training.start import small_model
 
 GOLDEN = Path(__file__).parent / "golden"
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 TINY = {
     name: replace(model, config=model.config.replace(layers=2, width=16, heads=2, kv_heads=2, head_dim=8, mlp_width=16))
     for name, model in builtin.BUILTIN.items()
@@ -63,26 +64,31 @@ def log_probs(model, tokens, real) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-@pytest.mark.parametrize("start", [0, PROMPT])
-def test_the_causal_loss_is_the_mean_over_tokens_up_to_eos(start):
+WHOLE, ANSWERS, MIXED = (0, 0, 0), (PROMPT,) * 3, (0, PROMPT, PROMPT)
+
+
+@pytest.mark.parametrize("starts", [WHOLE, ANSWERS, MIXED])
+def test_the_causal_loss_is_the_mean_over_tokens_up_to_eos(starts):
     model, batch = example("mini-llama")
     table, values = log_probs(model, *batch), []
     for row, (tokens, real) in enumerate(zip(*batch, strict=True)):
         ended = False
         for place in range(LENGTH):
-            if place >= max(start, 1) and real[place] and real[place - 1] and not ended:
+            if place >= max(starts[row], 1) and real[place] and real[place - 1] and not ended:
                 values.append(-table[row, place - 1, tokens[place]])
             ended = ended or tokens[place] in model.config.eos_ids
-    found = jax.jit(losses.causal_loss, static_argnums=3)(model, *batch, start)
+    found = jax.jit(losses.causal_loss, static_argnums=3)(model, *batch, starts)
     assert float(found) == pytest.approx(np.mean(values), rel=1e-5)
 
 
-@pytest.mark.parametrize(("start", "noise"), [(0, "count"), (PROMPT, "count"), (PROMPT, "bernoulli")])
+@pytest.mark.parametrize(
+    ("starts", "noise"), [(WHOLE, "count"), (ANSWERS, "count"), (MIXED, "count"), (ANSWERS, "bernoulli")]
+)
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
-def test_the_diffusion_loss_weights_masked_tokens_by_one_over_t(name, start, noise):
+def test_the_diffusion_loss_weights_masked_tokens_by_one_over_t(name, starts, noise):
     model, (tokens, real) = example(name)
     shift, mask_id, key = int(model.config.shift_logits), model.config.mask_id, jax.random.key(5)
-    maskable = real & (np.arange(LENGTH) >= start)
+    maskable = real & (np.arange(LENGTH) >= np.array(starts)[:, None])
     if shift:
         maskable[np.arange(len(tokens)), np.argmax(real, axis=1)] = False
     noised = jax.jit(losses.add_noise, static_argnums=(3, 4))(key, tokens, maskable, mask_id, noise)
@@ -94,7 +100,7 @@ def test_the_diffusion_loss_weights_masked_tokens_by_one_over_t(name, start, noi
         places = np.flatnonzero(masked[row])
         inner = sum(-table[row, place - shift, tokens[row, place]] / level[row] for place in places)
         total += inner / maskable[row].sum()
-    found = jax.jit(losses.diffusion_loss, static_argnums=(4, 5))(model, key, tokens, real, start, noise)
+    found = jax.jit(losses.diffusion_loss, static_argnums=(4, 5))(model, key, tokens, real, starts, noise)
     assert float(found) == pytest.approx(total / len(tokens), rel=1e-4)
 
 
@@ -167,12 +173,32 @@ def test_schedule_and_decay():
     assert np.argmax(values) == 10 and values[10] == pytest.approx(1.0)
     assert [values[n] for n in (0, 55, 100)] == pytest.approx([1 / 11, 0.505, 0.01])
     names = [name for name, _ in named_leaves(jaxsink.abstract(TINY["mini-llama"].config))[0]]
-    assert {name for name in names if decays(name)} == {
+    assert {name for name in names if is_matrix(name)} == {
         *(f"layers.attention.{part}.weight" for part in "qkvo"),
         *(f"layers.mlp.{part}.weight" for part in ("gate", "up", "down")),
     }
     unrolled = named_leaves(jaxsink.init(TINY["mini-llama"].config).unrolled())[0]
-    assert sum(decays(name) for name, _ in unrolled) == 2 * 7
+    assert sum(is_matrix(name) for name, _ in unrolled) == 2 * 7
+
+
+def test_muon_turns_matrices_and_adam_moves_the_rest():
+    """The first update of a matrix is orthogonal times the rate, plus its decay; everything else gets Adam's sign."""
+    settings = Settings("causal", steps=100, learning_rate=1e-3, warmup=0, decay=0.5, clip=1e9)
+    model = jaxsink.init(TINY["mini-llama"].config, seed=1).unrolled()
+    optimizer = make_optimizer(settings)
+    draw = np.random.default_rng(0)
+    gradient = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape), jnp.float32), model)
+    update, _ = jax.jit(optimizer.update)(gradient, optimizer.init(model), model)
+    for (name, before), (_, grad), (_, moved) in zip(
+        *(named_leaves(x)[0] for x in (model, gradient, update)), strict=True
+    ):
+        if not is_matrix(name):
+            nesterov = 1.47368  # (b1 (1 - b1) / (1 - b1^2) + 1) for b1 = 0.9
+            np.testing.assert_allclose(moved, -1e-3 * nesterov * np.sign(grad), rtol=1e-3, err_msg=name)
+            continue
+        turned = np.asarray(moved) / -(MUON * 1e-3) - 0.5 * np.asarray(before)
+        sizes = np.linalg.svd(turned, compute_uv=False) / max(1, turned.shape[0] / turned.shape[1]) ** 0.5
+        assert sizes.min() > 0.3 and np.median(sizes) > 0.6 and sizes.max() < 1.3, name
 
 
 def test_noise_grows_along_a_ramp():
@@ -243,7 +269,7 @@ test_training.tiny_run(Path({out!r}), "mini-dream", steps=60, init={init!r}).tra
 
 def test_a_killed_run_continues_bit_for_bit(arm, tmp_path):
     init = str(arm.out / "model")
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
     def process(out: str, pause: float):
         code = KILLED.format(tests=str(Path(__file__).parent), out=str(tmp_path / out), init=init, pause=pause)
@@ -269,6 +295,22 @@ def test_a_killed_run_continues_bit_for_bit(arm, tmp_path):
     runs = [tiny_run(tmp_path / out, "mini-dream", steps=60, init=init) for out in ("whole", "killed")]
     states = [run.begin(one_device())[0] for run in runs]
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), *states)))
+
+
+def test_a_model_may_be_tuned_and_get_an_extra_sink(arm, tmp_path):
+    given = dict(named_leaves(jaxsink.load(arm.out / "model", "float32"))[0])
+    entry = TINY["mini-llama"]
+    config = entry.config.replace(extra_sink=True)
+    tuned = Run("mini-llama", config, entry.sampler, replace(entry.settings, init=str(arm.out / "model")), tmp_path)
+    leaves = dict(named_leaves(tuned.first_model())[0])
+    assert np.abs(np.asarray(leaves.pop("extra_sink"))).max() > 0.1 and leaves.keys() == given.keys()
+    assert all((leaves[name] == given[name]).all() for name in given)
+
+
+def test_where_rows_begin():
+    known = Settings("diffusion", steps=10)
+    assert step.row_starts(known, 3) == ANSWERS and step.row_starts(replace(known, predict="all"), 3) == WHOLE
+    assert step.row_starts(replace(known, predict="mixed"), 6) == (0, PROMPT, PROMPT, PROMPT, 0, PROMPT)
 
 
 def test_a_directory_holds_one_run(arm, tmp_path):
@@ -324,7 +366,6 @@ def test_the_command_trains_examines_and_continues(tmp_path, monkeypatch, capsys
     ("arguments", "message"),
     [
         (["mini-bert"], "no built-in model 'mini-bert'"),
-        (["mini-llama", "--init", "x"], "--init is for mini-dream"),
         (["mini-dream", "--init", "nowhere"], "no checkpoint at nowhere"),
         (["mini-llama", "--steps", "0"], "steps must be at least 1"),
         (["mini-llama", "--problems", "0"], "--problems must be at least 1"),

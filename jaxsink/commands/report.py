@@ -42,7 +42,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxsink.atomic import new_file
-    from jaxsink.report import draw_gif, read_study, render
+    from jaxsink.report import draw_gif, read_study, write_page
     from jaxsink.report.runs import choose_run, default_runs
 
     page = Path(args.study) / "report.html" if args.out is None else check_name(args.out, (".html", ".htm"))
@@ -54,9 +54,7 @@ def run(args: argparse.Namespace) -> int:
     show = [choose_run(study.runs, name) for name in names] or default_runs(study.runs)
     if gif is not None and not show:
         raise JaxsinkError(f"{study.path / 'player'} holds no generations, so there is nothing to animate (--gif).")
-    text = render(study, show)
-    with new_file(page) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_page(study, page, show)
     result = {"page": str(page), "bytes": page.stat().st_size, "experiments": len(study.experiments)}
     result["generations"] = [run.name for run in study.runs]
     if gif is not None:

@@ -51,11 +51,20 @@ def add_parser(commands: Commands) -> None:
     how.add_argument("--decay", type=float, help="weight decay of the layers' matrices")
     how.add_argument("--clip", type=float, metavar="NORM", help="largest norm of a gradient")
     how.add_argument("--seed", type=int, help="of the weights, the problems and the masks")
-    how.add_argument("--predict", choices=("response", "all"), help="learn the answers only, or the questions too")
+    how.add_argument(
+        "--predict",
+        choices=("response", "mixed", "all"),
+        help="learn the answers only, in one row of four the questions too, or in all",
+    )
     how.add_argument("--noise", choices=("count", "bernoulli"), help="how masks are drawn (diffusion)")
     how.add_argument("--ramp", type=float, metavar="PART", help="part of the run over which more and more is masked")
     how.add_argument("--opening", type=float, metavar="PART", help="part of the run that opens the causal mask (Dream)")
-    how.add_argument("--init", metavar="MODEL", help="autoregressive model to start from: a directory or mini-llama")
+    how.add_argument(
+        "--init", metavar="MODEL", help="model of the same size to start from: a directory or a built-in name"
+    )
+    how.add_argument(
+        "--extra-sink", action="store_true", help="add one token that sees itself only and that all others see"
+    )
     how.add_argument("--dtype", choices=("float32", "bfloat16"), help="type of the arithmetic; weights stay float32")
     how.add_argument("--checkpoints", type=int, metavar="N", help="how many models to keep along the way")
     running = parser.add_argument_group("running")
@@ -78,21 +87,21 @@ def run(args: argparse.Namespace) -> int:
 
     known = builtin(args.name)
     given = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
-    if "init" in given and known.settings.objective != "adaptation":
-        raise JaxsinkError(f"--init is for mini-dream: {args.name} starts from random weights.")
     settings = dataclasses.replace(known.settings, **given)
-    training = Run(args.name, known.config, known.sampler, settings, Path(args.out).expanduser())
+    config = known.config.replace(extra_sink=args.extra_sink)
+    training = Run(args.name, config, known.sampler, settings, Path(args.out).expanduser())
     with progress_bar(args.name, settings.steps) as show:
         training.train(data_mesh(devices), show)
-    result = training.examine(args.problems, again(args.name, settings, known.settings))
+    result = training.examine(args.problems, again(args.name, settings, known.settings, args.extra_sink))
     print(json.dumps(result) if args.json else summary(training.out, result))
     return 0
 
 
-def again(name: str, settings: Settings, usual: Settings) -> str:
+def again(name: str, settings: Settings, usual: Settings, extra_sink: bool) -> str:
     """The command that trains this model, for its card."""
     changed = [key for key in OPTIONS if getattr(settings, key) != getattr(usual, key)]
     options = [f"--{key.replace('_', '-')} {getattr(settings, key)}" for key in changed]
+    options += ["--extra-sink"] if extra_sink else []
     return " ".join(["jaxsink train", name, f"--out runs/{name}", *options])
 
 

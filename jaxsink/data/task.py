@@ -1,9 +1,9 @@
 """Word problems in the manner of GSM8K, made from a seed: a question, one line per step, and `#### 42` at the end.
 
-    Mia has 4 apples. Tom has 3 more apples than Mia. How many apples do they have together?
-    Tom has 4 + 3 = 7 apples.
-    Together they have 4 + 7 = 11 apples.
-    #### 11
+    Mia has 2 bags with 3 apples in each bag and 4 more apples on the table. How many apples does Mia have?
+    The bags hold 2 * 3 = 6 apples.
+    Mia has 6 + 4 = 10 apples.
+    #### 10
 
 A template fixes the wording and the sums; names, things and numbers vary. Which split a problem belongs to follows from
 a hash of (template, numbers), so that no combination of the two is ever in both: the test asks for sums in a setting in
@@ -22,9 +22,9 @@ from itertools import count, islice
 from random import Random
 from typing import Literal
 
-LARGEST = 20  # no number, given or computed, is larger
+LARGEST = 12  # no number, given or computed, is larger
 TEST_SHARE = 10  # one combination in this many is held out
-SALT = 60  # with it every template has held-out combinations, and every single sum of theirs occurs in training
+SALT = 2271  # with it every template has held-out combinations, and every single sum of theirs occurs in training
 NAMES = {
     "Ben": "He", "Jack": "He", "Leo": "He", "Max": "He", "Sam": "He", "Tom": "He",
     "Ann": "She", "Eva": "She", "Kate": "She", "Lily": "She", "Mia": "She", "Zoe": "She",
@@ -35,7 +35,6 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": operator.floordiv,
 }
 
 Split = Literal["train", "test"]
@@ -70,13 +69,12 @@ class Template:
         return tuple(sorted(set(re.findall(r"\{([a-d])\}", self.question))))
 
     def solve(self, numbers: tuple[int, ...]) -> dict[str, int] | None:
-        """All letters, computed ones included; None where a result is not a whole number from 1 to LARGEST."""
+        """All letters, computed ones included; None where a result does not lie between 1 and LARGEST."""
         values = dict(zip(self.given, numbers, strict=True))
         for step in self.steps:
             left, sign, right, _, result = step.sum.split()
             values[result] = OPERATIONS[sign](values[left], values[right])
-            inexact = sign == "/" and values[left] % values[right]
-            if inexact or not 1 <= values[result] <= LARGEST:
+            if not 1 <= values[result] <= LARGEST:
                 return None
         return values
 
@@ -105,37 +103,13 @@ TEMPLATES: tuple[Template, ...] = (
         "more",
         "{name} has {a} {things}. {he} buys {b} more {things}. How many {things} does {name} have now?",
         (Step("{name} has", "a + b = x", ALL_THINGS),),
-        {"a": (2, 15)},
+        {"a": (2, LARGEST)},
     ),
     Template(
         "give",
         "{name} has {a} {things} and gives {b} {things} to {other}. How many {things} does {name} have left?",
         (Step("{name} has", "a - b = x", ALL_THINGS),),
-        {"a": (3, 20)},
-    ),
-    Template(
-        "boxes",
-        "There are {a} {boxes} with {b} {things} in each {box}. How many {things} are there?",
-        (Step("There are", "a * b = x", ALL_THINGS),),
-    ),
-    Template(
-        "share",
-        "{name} shares {a} {things} equally among {b} friends. How many {things} does each friend get?",
-        (Step("Each friend gets", "a / b = x", ALL_THINGS),),
-        {"a": (4, LARGEST), "b": (2, 6)},
-    ),
-    Template(
-        "together",
-        "{name} has {a} {things}. {other} has {b} more {things} than {name}. "
-        "How many {things} do they have together?",
-        (Step("{other} has", "a + b = x", ALL_THINGS), Step("Together they have", "a + x = y", ALL_THINGS)),
-    ),
-    Template(
-        "fewer",
-        "{name} has {a} {things}. {other} has {b} fewer {things} than {name}. "
-        "How many {things} do they have together?",
-        (Step("{other} has", "a - b = x", ALL_THINGS), Step("Together they have", "a + x = y", ALL_THINGS)),
-        {"a": (4, 15)},
+        {"a": (3, LARGEST)},
     ),
     Template(
         "table",
@@ -151,23 +125,10 @@ TEMPLATES: tuple[Template, ...] = (
         {"c": (5, LARGEST)},
     ),
     Template(
-        "pool",
-        "{name} has {a} {things} and {other} has {b} {things}. They share all {things} equally among {c} friends. "
-        "How many {things} does each friend get?",
-        (Step("Together they have", "a + b = x", ALL_THINGS), Step("Each friend gets", "x / c = y", ALL_THINGS)),
-        {"c": (2, 5)},
-    ),
-    Template(
-        "days",
-        "{name} picks {a} {things} on Monday, {b} more on Tuesday than on Monday, and {c} on Friday. "
-        "How many {things} does {name} pick in all?",
-        (Step("Tuesday:", "a + b = x"), Step("Two days:", "a + x = y"), Step("All:", "y + c = z")),
-    ),
-    Template(
         "bus",
         "A bus has {a} people. Then {b} get off, {c} get on and {d} get off. How many people are on the bus?",
         (Step("First:", "a - b = x"), Step("Next:", "x + c = y"), Step("Last:", "y - d = z")),
-        {"a": (5, 20)},
+        {"a": (5, LARGEST)},
     ),
     Template(
         "buy",
@@ -175,20 +136,6 @@ TEMPLATES: tuple[Template, ...] = (
         "How many {things} are left?",
         (Step("The {boxes} hold", "b * c = x"), Step("{name} has", "a + x = y"), Step("{name} keeps", "y - d = z")),
         {"b": (2, 6), "c": (2, 6)},
-    ),
-    Template(
-        "book",
-        "{name} reads {a} pages a day for {b} days and {c} pages on Sunday. The book has {d} pages. "
-        "How many pages are left?",
-        (Step("Days:", "a * b = x"), Step("With Sunday:", "x + c = y"), Step("Left:", "d - y = z")),
-        {"d": (8, LARGEST)},
-    ),
-    Template(
-        "times",
-        "{name} has {a} {things}. {other} has {b} times as many. {third} has {c} fewer than {other}. "
-        "How many do {other} and {third} have together?",
-        (Step("{other} has", "a * b = x"), Step("{third} has", "x - c = y"), Step("Together:", "x + y = z")),
-        {"b": (2, 5)},
     ),
 )  # fmt: skip
 

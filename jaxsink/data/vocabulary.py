@@ -19,7 +19,7 @@ from jaxsink.tokenizer import Tokenizer
 
 SPECIAL = {"pad": "<|pad|>", "bos": "<|bos|>", "eos": "<|eos|>", "mask": "<|mask|>", "unk": "<|unk|>"}
 PIECE = r" ?[A-Za-z]+| ?[0-9]+| ?#+| ?[^\sA-Za-z0-9#]|\s"
-MARKS = ("\n", ".", ",", "?", ":", "####", " +", " -", " *", " /", " =")
+MARKS = ("\n", ".", ",", "?", ":", "####", " +", " -", " *", " =")
 FILES = ("tokenizer.json", "tokenizer_config.json")
 
 

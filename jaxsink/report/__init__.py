@@ -1,10 +1,10 @@
 """The report of a study: one HTML file that opens from disk, with a player of generations, and a GIF for slides.
 
-`read_study` checks a study directory, `render` makes the page, `draw_gif` the animation.
+`read_study` checks a study directory, `write_page` makes the page, `draw_gif` the animation.
 """
 
 from jaxsink.report.gif import draw_gif
-from jaxsink.report.page import render
+from jaxsink.report.page import render, write_page
 from jaxsink.report.study import Experiment, Study, Table, read_study
 
-__all__ = ["Experiment", "Study", "Table", "draw_gif", "read_study", "render"]
+__all__ = ["Experiment", "Study", "Table", "draw_gif", "read_study", "render", "write_page"]

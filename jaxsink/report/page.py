@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from jaxsink.atomic import new_file
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.runs import Packing, Run, choose_packing, default_runs, pack
 from jaxsink.report.study import VERDICTS, Experiment, Study, Table
@@ -21,12 +22,13 @@ ELEMENT = 150  # characters, at most, around the numbers of one part of a genera
 LARGE_SVG = 400_000  # beyond it the bitmap is shown, if it is smaller
 STYLES = ("page.css", "player.css")
 SCRIPTS = ("data.js", "charts.js", "grid.js", "pane.js", "player.js", "page.js")
-SIGNS: dict[str, str] = dict(zip(VERDICTS, "✓◐✗–", strict=True))
+SIGNS: dict[str, str] = dict(zip(VERDICTS, "✓◐✗–+", strict=True))
 WORDS = {  # for one, for several
     "holds": ("holds", "hold"),
     "holds partly": ("holds partly", "hold partly"),
     "does not hold": ("does not hold", "do not hold"),
     "not tested": ("was not tested", "were not tested"),
+    "new": ("is new", "are new"),
 }
 
 
@@ -49,6 +51,13 @@ def render(study: Study, show: list[Run] | None = None) -> str:
         for part, blob in pack(run, packing)[1].items()
     ]
     return Template(asset("page.html")).substitute(fields, blobs="\n".join(blobs))
+
+
+def write_page(study: Study, page: Path, show: list[Run] | None = None) -> None:
+    """The page as a file, whole or not at all."""
+    text = render(study, show)
+    with new_file(page) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def page_fields(study: Study, packing: Packing, show: list[Run]) -> dict[str, str]:

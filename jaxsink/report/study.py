@@ -11,7 +11,7 @@ from typing import Any
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.runs import Run, read_run
 
-VERDICTS = ("holds", "holds partly", "does not hold", "not tested")
+VERDICTS = ("holds", "holds partly", "does not hold", "not tested", "new")
 TEXTS = ("title", "question", "paper", "found")
 EPS = 3.0  # the paper's
 KINDS = ("fig", "table")  # the paper's own come first

@@ -1,7 +1,8 @@
 """A study: subjects (models with questions), measurements that are made once and kept, findings with verdicts."""
 
 from jaxsink.study.finding import Finding, Table
-from jaxsink.study.measure import Gallery, Study
-from jaxsink.study.subject import Subject, subject
+from jaxsink.study.gallery import Gallery
+from jaxsink.study.measure import Measurement, Recorded, Scored, Study
+from jaxsink.study.subject import Subject, subject, trained
 
-__all__ = ["Finding", "Gallery", "Study", "Subject", "Table", "subject"]
+__all__ = ["Finding", "Gallery", "Measurement", "Recorded", "Scored", "Study", "Subject", "Table", "subject", "trained"]

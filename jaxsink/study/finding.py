@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from jaxsink.atomic import new_file
 
-Verdict = Literal["holds", "holds partly", "does not hold", "not tested"]
+Verdict = Literal["holds", "holds partly", "does not hold", "not tested", "new"]  # new: the paper claims nothing here
 
 
 @dataclass(frozen=True)

@@ -7,128 +7,171 @@
     OUT/player/*.npz           generations for the report's player
 
 A piece's name holds a hash of all it depends on, so a run with other settings never finds the wrong one, and a killed run
-goes on where it stopped.
+goes on where it stopped. Experiments say what they need (`Recorded`, `Scored`), so that the work that is left is known.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxsink.parallel.hosts import to_host
 from jaxsink.pieces import Pieces
 from jaxsink.record import received, received_by_query
 from jaxsink.sampling.generate import Generation, generate
-from jaxsink.sinks import Threshold, Tracks, canvases, track
+from jaxsink.sinks import MaskSinks, Turns
 from jaxsink.study import plots
+from jaxsink.study.gallery import Gallery, from_arrays
 from jaxsink.study.subject import Subject, questions
+
+RECORD = 1 << 28  # bytes of a record that a device holds before they go to the host, about
+Policies = Mapping[str, MaskSinks | None]
+Changes = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Gallery:
-    """Recorded generations of one subject, all prompts of one length (padded on the left)."""
+class Recorded:
+    """Generations with their statistics; `changes` replace fields of the sampler."""
 
-    scores: np.ndarray  # f32[T,L,B,H,S], attention received
-    masked: np.ndarray | None  # f32[T,L,B,H,S], from masked queries; None for autoregressive models
-    tokens: np.ndarray  # i32[B,S]
-    committed_at: np.ndarray  # i32[B,S]
-    mask: np.ndarray  # bool[B,S]
-    real: np.ndarray  # bool[T,B,S], the tokens that exist at each step
-    taken: np.ndarray  # i32[B], steps each row took
-    prompt_length: int
-    mask_id: int | None
-    eps: float
+    changes: Changes = ()
 
-    @cached_property
-    def tracks(self) -> Tracks:
-        tracks = track(self.scores, Threshold(self.eps), self.real, self.taken)
-        return Tracks(*(np.asarray(part) for part in tracks))  # type: ignore[arg-type]
 
-    @cached_property
-    def canvas(self) -> np.ndarray:
-        """i32[T,B,S]: what the model saw; -1 where an autoregressive model had not written yet."""
-        return np.asarray(canvases(self.tokens, self.committed_at, np.arange(len(self.scores)), self.mask_id))
+@dataclass(frozen=True)
+class Scored:
+    """Which problems are solved under each policy; all of them rank on the same kind of map."""
 
-    @cached_property
-    def counted(self) -> np.ndarray:
-        """bool[T,B]: steps that a row took."""
-        return np.arange(len(self.scores))[:, None] < self.taken
+    policies: tuple[tuple[str, MaskSinks | None], ...]
 
-    def place(self) -> np.ndarray:
-        """i32[B,S]: positions counted from each row's first real token."""
-        return np.cumsum(self.mask, axis=1) - 1
+    @classmethod
+    def of(cls, policies: Policies) -> Scored:
+        return cls(tuple(policies.items()))
+
+
+Measurement = Recorded | Scored
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a measurement that is computed at once. cost: rows times steps, about."""
+
+    subject: Subject
+    name: str
+    label: str
+    cost: int
+    spec: Measurement
+    first: int = 0
 
 
 @dataclass
 class Study:
-    """Subjects, sizes and a folder; experiments ask it for measurements and give it figures."""
+    """Subjects, sizes and a folder; experiments ask it for measurements and give it figures.
+
+    runs: a folder of training runs (`jaxsink train --out RUNS/NAME`), for the experiments on training.
+    """
 
     subjects: list[Subject]
     folder: Path
     problems: int = 100  # per condition
     generations: int = 30  # recorded in full
+    rows: int = 200  # of a batch, about; conditions take turns in it
     eps: float = 3.0
     seed: int = 0
-    batch: int = 50  # problems per piece
-    report: Callable[[str], None] = lambda text: None
+    runs: Path | None = None
+    loaded: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def pieces(self, subject: Subject, spec: Measurement) -> Iterator[Piece]:
+        """What the measurement consists of."""
+        steps = subject.sampler.length if subject.is_diffusion else subject.sampler.length // 4
+        if isinstance(spec, Recorded):
+            name = self._name("gallery", subject, self._sampler(subject, spec), self.generations)
+            label = f"{subject.name}: {self.generations} recorded generations"
+            yield Piece(subject, name, label, 2 * steps * self.generations, spec)
+            return
+        policies = [policy for _, policy in spec.policies]
+        batch = self._share(len(policies))
+        passes = 2 if Turns(tuple(policies)).rank_on == "clean" else 1
+        for first in range(0, self.problems, batch):
+            name = self._name("right", subject, subject.sampler, policies, first, batch)
+            last = min(first + batch, self.problems)
+            label = f"{subject.name}: {len(policies)} conditions, problems {first + 1} to {last}"
+            yield Piece(subject, name, label, passes * steps * batch * len(policies), spec, first)
+
+    def is_done(self, piece: Piece) -> bool:
+        return self._store(piece.subject).done(piece.name)
+
+    def compute(self, piece: Piece) -> None:
+        """Measure and keep the piece, unless it is there."""
+        work = self._record if isinstance(piece.spec, Recorded) else self._score
+        self._store(piece.subject).do(piece.name, lambda: work(piece))
 
     def gallery(self, subject: Subject, **changes: Any) -> Gallery:
-        """Recorded generations; `changes` replace fields of the sampler."""
-        sampler = _changed(subject.mapped_sampler, changes)
-        name = self._name("gallery", subject, sampler, self.generations)
-        pieces = self._pieces(subject)
-        pieces.do(name, lambda: self._record(subject, sampler))
-        arrays = pieces.load(name)
-        return Gallery(
-            scores=arrays["scores"], masked=arrays.get("masked"), tokens=arrays["tokens"],
-            committed_at=arrays["committed_at"], mask=arrays["mask"], real=arrays["real"], taken=arrays["taken"],
-            prompt_length=int(arrays["prompt_length"]), mask_id=subject.model.config.mask_id, eps=self.eps,
-        )  # fmt: skip
+        spec = Recorded(tuple(changes.items()))
+        (piece,) = self.pieces(subject, spec)
+        if piece.name not in self.loaded:
+            arrays = self._result(piece)
+            self.loaded[piece.name] = from_arrays(arrays, subject.model.config.mask_id, self.eps)
+        return self.loaded[piece.name]
 
-    def _record(self, subject: Subject, sampler: Any) -> dict[str, Any]:
-        self.report(f"{subject.name}: {self.generations} recorded generations")
-        wanted: dict[str, Any] = {"scores": received()}
-        if subject.is_diffusion:
-            wanted["split"] = received_by_query()
-        out = self._generate(subject, sampler, self.generations, record=wanted)
-        arrays = {
-            "scores": out.record["scores"], "tokens": out.tokens, "committed_at": out.committed_at, "mask": out.mask,
-            "real": out.real_at(), "taken": out.recorded_of(), "prompt_length": np.array(out.prompt_length),
-        }  # fmt: skip
-        return arrays | ({"masked": out.record["split"]["masked"]} if subject.is_diffusion else {})
-
-    def right(self, subject: Subject, condition: str, policy: Any = None, **changes: Any) -> np.ndarray:
-        """bool[N]: which problems are answered correctly under an intervention; batch by batch, each kept."""
-        sampler, pieces = _changed(subject.sampler, changes), self._pieces(subject)
-        parts = []
-        for first in range(0, self.problems, self.batch):
-            name = self._name("right", subject, sampler, policy, first, self.batch)
-
-            def score(first: int = first) -> dict[str, Any]:
-                self.report(f"{subject.name}: {condition}, problems {first + 1} to {first + self.batch}")
-                asked = questions(first + self.batch, self.seed)[first:]
-                out = self._generate(subject, sampler, self.batch, first, intervene=policy)
-                texts = subject.texts(np.asarray(out.response))
-                return {"right": np.array([p.score(text) for p, text in zip(asked, texts, strict=True)])}
-
-            pieces.do(name, score)
-            parts.append(pieces.load(name)["right"])
-        return np.concatenate(parts)[: self.problems]
-
-    def _generate(self, subject: Subject, sampler: Any, count: int, first: int = 0, **options: Any) -> Generation:
-        prompts = subject.prompts(questions(first + count, self.seed)[first:])
-        seeds = [self.seed + first + row for row in range(count)]
-        return generate(subject.model, prompts, sampler, seed=seeds, pad_to=subject.pad_to, **options)
+    def right(self, subject: Subject, policies: Policies) -> dict[str, np.ndarray]:
+        """bool[N] per policy: which problems are answered correctly."""
+        parts = [self._result(piece)["right"] for piece in self.pieces(subject, Scored.of(policies))]
+        return dict(zip(policies, np.concatenate(parts, axis=1)[:, : self.problems], strict=True))
 
     def figure(self, name: str, figure: Any) -> str:
         return plots.save(figure, self.folder / "figures", name)
 
-    def _pieces(self, subject: Subject) -> Pieces:
+    def _result(self, piece: Piece) -> dict[str, np.ndarray]:
+        self.compute(piece)
+        return self._store(piece.subject).load(piece.name)
+
+    def _record(self, piece: Piece) -> dict[str, Any]:
+        subject = piece.subject
+        assert isinstance(piece.spec, Recorded)
+        wanted: dict[str, Any] = {"scores": received()}
+        if subject.is_diffusion:
+            wanted["split"] = received_by_query()
+        sampler, config = self._sampler(subject, piece.spec), subject.model.config
+        parts = []
+        for first in range(0, self.generations, self.rows):
+            numbers = range(first, min(first + self.rows, self.generations))
+            per_step = 16 * config.layers * len(numbers) * config.heads * (subject.pad_to + sampler.length)
+            stream = max(1, RECORD // per_step) if per_step * sampler.length > RECORD else None
+            parts.append(arrays_of(self._generate(subject, sampler, numbers, record=wanted, stream=stream)))
+        return {name: np.concatenate([part[name] for part in parts], axis=axis) for name, axis in BATCH_AXIS.items()
+                if name in parts[0]} | {"prompt_length": parts[0]["prompt_length"]}  # fmt: skip
+
+    def _score(self, piece: Piece) -> dict[str, Any]:
+        """{"right": bool[policies, problems of the piece]}: each problem is asked once per policy, in turns."""
+        subject = piece.subject
+        assert isinstance(piece.spec, Scored)
+        policies = tuple(policy for _, policy in piece.spec.policies)
+        batch = self._share(len(policies))
+        numbers = [number for number in range(piece.first, piece.first + batch) for _ in policies]
+        asked = questions(piece.first + batch, self.seed)
+        out = self._generate(subject, subject.sampler, numbers, intervene=Turns(policies))
+        texts = subject.texts(np.asarray(out.response))
+        right = [asked[number].score(text) for number, text in zip(numbers, texts, strict=True)]
+        return {"right": np.array(right).reshape(batch, len(policies)).T}
+
+    def _generate(self, subject: Subject, sampler: Any, numbers: Any, **options: Any) -> Generation:
+        asked = questions(max(numbers) + 1, self.seed)
+        prompts = subject.prompts([asked[number] for number in numbers])
+        seeds = [self.seed + number for number in numbers]
+        return generate(subject.model, prompts, sampler, seed=seeds, pad_to=subject.pad_to, **options)
+
+    def _share(self, conditions: int) -> int:
+        """Problems of a batch in which so many conditions take turns."""
+        return max(1, self.rows // conditions)
+
+    def _sampler(self, subject: Subject, spec: Recorded) -> Any:
+        return replace(subject.mapped_sampler, **dict(spec.changes)) if spec.changes else subject.mapped_sampler
+
+    def _store(self, subject: Subject) -> Pieces:
         return Pieces(self.folder / "pieces" / subject.name)
 
     def _name(self, kind: str, subject: Subject, *parts: Any) -> str:
@@ -136,5 +179,15 @@ class Study:
         return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _changed(sampler: Any, changes: dict[str, Any]) -> Any:
-    return replace(sampler, **changes) if changes else sampler
+BATCH_AXIS = {"scores": 2, "masked": 2, "tokens": 0, "committed_at": 0, "mask": 0, "real": 1, "taken": 0}
+
+
+def arrays_of(out: Generation) -> dict[str, np.ndarray]:
+    """What a gallery keeps of a generation."""
+    arrays = {
+        "scores": out.record["scores"], "tokens": out.tokens, "committed_at": out.committed_at, "mask": out.mask,
+        "real": out.real_at(), "taken": out.recorded_of(), "prompt_length": np.array(out.prompt_length),
+    }  # fmt: skip
+    if "split" in out.record:
+        arrays["masked"] = out.record["split"]["masked"]
+    return {name: np.asarray(to_host(value)) for name, value in arrays.items()}

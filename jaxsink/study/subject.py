@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxsink.builtin import BUILTIN
 from jaxsink.checkpoint import load
 from jaxsink.data.batches import PROMPT, prompt_ids
 from jaxsink.data.task import Problem, problems
 from jaxsink.data.vocabulary import tokenizer as task_tokenizer
+from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model, named_leaves
 from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler, SDARSampler
 from jaxsink.sinks.tokens import kind_table
@@ -73,12 +77,24 @@ def questions(count: int, seed: int = 0) -> list[Problem]:
     return problems("test", count, seed)
 
 
-def subject(name: str) -> Subject:
-    """A built-in model by name, or any checkpoint by path (asked through its chat template, if it has one)."""
+def trained(run: Path, checkpoint: str | None = None) -> Subject:
+    """The model of a training run (`jaxsink train --out RUN`), or one of its checkpoints along the way."""
+    try:
+        base = json.loads((run / "run.json").read_text(encoding="utf-8"))["name"]
+    except (OSError, ValueError, KeyError) as error:
+        raise JaxsinkError(f"{run} holds no training run; make one with `jaxsink train --out {run}`.") from error
+    place = run / "model" if checkpoint is None else run / "checkpoints" / checkpoint
+    model = load(place, dtype="float32").unrolled()
+    name = run.name if checkpoint is None else f"{run.name}@{checkpoint}"
+    return Subject(name, model, task_tokenizer(), BUILTIN[base].sampler, chats=False, pad_to=PROMPT)
+
+
+def subject(name: str, mesh: Mesh | None = None) -> Subject:
+    """A built-in model by name, or any checkpoint by path (asked through its chat template), cut over a mesh."""
     if name in BUILTIN:
         model = load(name, dtype="float32").unrolled()
         return Subject(name, model, task_tokenizer(), BUILTIN[name].sampler, chats=False, pad_to=PROMPT)
-    model, tokenizer = load(name), Tokenizer.load(name)
+    model, tokenizer = load(name, mesh=mesh), Tokenizer.load(name)
     config = model.config
     if config.block_length is not None:
         sampler: Any = SDARSampler(256)

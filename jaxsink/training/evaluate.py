@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +13,9 @@ from jaxsink.data.task import Problem, problems
 from jaxsink.data.vocabulary import tokenizer
 from jaxsink.model import Model
 from jaxsink.sampling.generate import generate
+from jaxsink.stats import wilson
 
 BATCH = 100
-Z = 1.959964  # of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,8 @@ class Accuracy:
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95 % interval, which stays honest near 100 %."""
-        n, p = self.total, self.share
-        centre, spread = p + Z**2 / (2 * n), Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
-        return (centre - spread) / (1 + Z**2 / n), (centre + spread) / (1 + Z**2 / n)
+        found = wilson(self.correct, self.total)
+        return found.low, found.high
 
     def __str__(self) -> str:
         low, high = self.interval

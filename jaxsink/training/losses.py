@@ -14,13 +14,14 @@ but no row is left without masks, and none gets a weight far above n.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsink.attention import Sequence
+from jaxsink.attention import Sequence as Canvas
 from jaxsink.config import ModelConfig
 from jaxsink.model import Model, Pass, logits, token_kinds, transform
 
@@ -66,7 +67,7 @@ def predictions(model: Model, tokens: Array, real: Array, start: int, visible: A
     batch, length = tokens.shape
     places = jnp.broadcast_to(jnp.arange(start, length) - shifted, (batch, length - start))
     see = None if visible is None else jnp.broadcast_to(visible, (batch, length, length))
-    sequence = Sequence(tokens, token_kinds(model.config, tokens, None), counted=real)
+    sequence = Canvas(tokens, token_kinds(model.config, tokens, None), counted=real)
     hidden, _, _ = transform(model, Pass(sequence, real, see, outputs=places), (), "naive")
     return logits(model, hidden)
 
@@ -77,11 +78,19 @@ def cross_entropy(scores: Array, tokens: Array) -> Array:
     return jax.nn.logsumexp(scores, axis=-1) - picked
 
 
-def causal_loss(model: Model, tokens: Array, real: Array, start: int) -> Array:
-    """Mean cross-entropy of the tokens from `start` on, each given those before it, up to each row's first eos."""
-    first = max(start, 1)
+def from_start(starts: Sequence[int], length: int) -> tuple[Array, int]:
+    """(bool[B,S]: the places from each row's start on, the earliest start)."""
+    return jnp.arange(length) >= jnp.asarray(starts)[:, None], min(starts)
+
+
+def causal_loss(model: Model, tokens: Array, real: Array, starts: Sequence[int]) -> Array:
+    """Mean cross-entropy of the tokens from each row's start on, each given those before it, up to the row's first eos."""
+    wanted, earliest = from_start(starts, tokens.shape[1])
+    first = max(earliest, 1)
     before = jnp.cumsum(is_end(model.config, tokens), axis=1) - is_end(model.config, tokens)
-    counts = (real & (before == 0))[:, first:] & real[:, first - 1 : -1]  # the first real token has nothing before it
+    counts = (wanted & real & (before == 0))[:, first:] & real[
+        :, first - 1 : -1
+    ]  # the first real token has nothing before it
     losses = cross_entropy(predictions(model, tokens, real, first, None, True), tokens[:, first:])
     return jnp.where(counts, losses, 0.0).sum() / counts.sum()
 
@@ -91,18 +100,20 @@ def diffusion_loss(
     key: Array,
     tokens: Array,
     real: Array,
-    start: int,
+    starts: Sequence[int],
     noise: str,
     visible: Array | None = None,
     most: Array | float = 1.0,
 ) -> Array:
-    """Cross-entropy of masked tokens, weighted 1/t, over the number of tokens from `start` on that may be masked."""
+    """Cross-entropy of masked tokens, weighted 1/t, over the number of tokens that may be masked: those from each row's
+    start on."""
     config, shifted = model.config, model.config.shift_logits
     assert config.mask_id is not None
-    maskable = real & (jnp.arange(tokens.shape[1]) >= start)
+    wanted, earliest = from_start(starts, tokens.shape[1])
+    maskable = real & wanted
     if shifted:  # the first real token has no place before it
         maskable = maskable & jnp.pad(real[:, :-1], ((0, 0), (1, 0)))
-    first = max(start, int(shifted))
+    first = max(earliest, int(shifted))
     noised = add_noise(key, tokens, maskable, config.mask_id, noise, most)
     losses = cross_entropy(predictions(model, noised.tokens, real, first, visible, shifted), tokens[:, first:])
     weight = noised.masked[:, first:] / (noised.level * maskable.sum(axis=1))[:, None]

@@ -129,11 +129,13 @@ class Run:
         fresh = small_model(self.config, self.settings.seed)
         if self.settings.init is None:
             return fresh
-        given = load(self.settings.init, "float32")
-        theirs, ours = ([(name, leaf.shape) for name, leaf in named_leaves(model)[0]] for model in (given, fresh))
-        if theirs != ours:
+        given = dict(named_leaves(load(self.settings.init, "float32"))[0])
+        leaves, treedef = named_leaves(fresh)
+        if "extra_sink" in dict(leaves):  # a model without that token may get one
+            given.setdefault("extra_sink", dict(leaves)["extra_sink"])
+        if {name: leaf.shape for name, leaf in given.items()} != {name: leaf.shape for name, leaf in leaves}:
             raise JaxsinkError(f"{self.settings.init} has not the shape of {self.name}; start from one that has.")
-        return jax.tree.unflatten(jax.tree.structure(fresh), jax.tree.leaves(given))
+        return jax.tree.unflatten(treedef, [given[name] for name, _ in leaves])
 
     def export(self, model: Model, place: Path, step: int) -> None:
         """Write the model as a checkpoint with its tokenizer, once."""

@@ -16,7 +16,8 @@ class Settings:
     """objective: "causal" (next token), "diffusion" (masked tokens, from scratch), or "adaptation" (the same from the
     weights of an autoregressive model, while its causal mask is opened).
 
-    predict: "response" takes the question as given (fine-tuning), "all" learns to write it too (pre-training).
+    predict: "response" takes the question as given (fine-tuning), "all" learns to write it too (pre-training), "mixed" does
+    so in one row of four: where the question is masked as well, a sum can only be done from what stands beside it.
     noise: how tokens are chosen to be masked, see losses.py. ramp: part of the run over which the largest noise level
     grows from LEAST to 1. opening: part of the run over which a causal mask opens.
     decay: weight decay, on matrices of the layers only. checkpoints: how many models are kept along the way.
@@ -31,7 +32,7 @@ class Settings:
     clip: float = 1.0
     seed: int = 0
     dtype: str = "float32"
-    predict: Literal["response", "all"] = "response"
+    predict: Literal["response", "mixed", "all"] = "response"
     noise: Literal["count", "bernoulli"] = "count"
     ramp: float = 0.0
     opening: float = 0.2

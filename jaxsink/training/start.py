@@ -23,7 +23,7 @@ def small_model(config: ModelConfig, seed: int) -> Model:
 
 
 def deviation(name: str, shape: tuple[int, ...], config: ModelConfig) -> float:
-    if name in ("embedding", "position"):
+    if name in ("embedding", "position", "extra_sink"):
         return 0.5
     if not name.endswith("weight") or "norm" in name:
         return DRAWN

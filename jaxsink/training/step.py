@@ -23,6 +23,7 @@ from jaxsink.training.optimizer import make_optimizer, schedule
 from jaxsink.training.settings import Settings
 
 LEAST = 0.2  # the largest noise level at the start of a ramp
+MIXED = 4  # one row in so many is predicted as a whole when settings say "mixed"
 
 
 class State(NamedTuple):
@@ -59,15 +60,21 @@ def loss_of(model: Model, batch: Batch, step: Array, settings: Settings, opening
     """The objective's loss at a step; `opening`: some pairs of tokens are still hidden from each other."""
     model = model.astype(settings.dtype)
     tokens, real = jnp.asarray(batch.tokens), jnp.asarray(batch.real)
-    first = PROMPT if settings.predict == "response" else 0
+    starts = row_starts(settings, tokens.shape[0])
     if settings.objective == "causal":
-        return causal_loss(model, tokens, real, first)
+        return causal_loss(model, tokens, real, starts)
     for_noise, for_mask = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), step))
     visible = None
     if opening:
         visible = opened_mask(for_mask, tokens.shape[1], step / settings.opening_steps)
     most = noise_limit(step, settings)
-    return diffusion_loss(model, for_noise, tokens, real, first, settings.noise, visible, most)
+    return diffusion_loss(model, for_noise, tokens, real, starts, settings.noise, visible, most)
+
+
+def row_starts(settings: Settings, batch: int) -> tuple[int, ...]:
+    """Where the part of each row begins that is to be predicted."""
+    whole = {"response": (), "mixed": range(0, batch, MIXED), "all": range(batch)}[settings.predict]
+    return tuple(0 if row in whole else PROMPT for row in range(batch))
 
 
 def noise_limit(step: Array, settings: Settings) -> Array | float:

@@ -1,0 +1,136 @@
+"""Conducting a study: all measurements first, with the time that is left; then the findings, the player and the page."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxsink.atomic import new_file
+from jaxsink.errors import JaxsinkError
+from jaxsink.parallel.hosts import is_main
+from jaxsink.study import player
+from jaxsink.study.finding import Finding
+from jaxsink.study.measure import Piece, Recorded, Study
+from jaxsink.version import __version__
+
+LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "orbax-checkpoint", "optax")
+Announce = Callable[[Piece], None]
+
+
+def conduct(study: Study, experiments: Sequence[Any]) -> list[Finding]:
+    """Run experiments (modules of experiments/); everything that is already on the disk is kept."""
+    write_manifest(study)
+    left = [piece for piece in all_pieces(study, experiments) if not study.is_done(piece)]
+    with progress(left) as (announce, advance):
+        for piece in left:
+            announce(piece)
+            study.compute(piece)
+            advance(piece)
+    findings = [experiment.run(study) for experiment in experiments]
+    if is_main():
+        for finding in findings:
+            finding.save(study.folder / "experiments")
+        player.export(study)
+    return findings
+
+
+def all_pieces(study: Study, experiments: Sequence[Any]) -> list[Piece]:
+    """What the experiments need, each piece once, model by model so that compiled programs are used again."""
+    found: dict[str, Piece] = {}
+    for experiment in experiments:
+        needs = getattr(experiment, "needs", None)
+        wanted = needs(study) if needs else [(subject, Recorded()) for subject in study.subjects]
+        for subject, spec in [*wanted, *((subject, Recorded()) for subject in study.subjects)]:  # the player's too
+            found |= {piece.name: piece for piece in study.pieces(subject, spec)}
+    return list(found.values())
+
+
+@contextmanager
+def progress(left: Sequence[Piece]) -> Iterator[tuple[Announce, Announce]]:
+    """(call before, call after) each piece: a bar with the time left on a terminal, plain lines elsewhere."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    total, begun, done = sum(piece.cost for piece in left), time.monotonic(), [0]
+    with Progress(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=600) as bar:
+        task = bar.add_task("measuring", total=total)
+
+        def announce(piece: Piece) -> None:
+            bar.update(task, description=piece.label)
+            if console.is_terminal or not is_main():
+                return
+            passed = time.monotonic() - begun
+            rest = f", about {passed / done[0] * (total - done[0]):.0f} s left" if done[0] else ""
+            print(f"[{passed:5.0f} s{rest}] {piece.label}", file=sys.stderr, flush=True)
+
+        def advance(piece: Piece) -> None:
+            done[0] += piece.cost
+            bar.advance(task, piece.cost)
+
+        yield announce, advance
+
+
+def write_manifest(study: Study) -> None:
+    """What a reader needs to run it again: versions, settings, the models' hashes, the machine. A folder holds one study:
+    findings of other models or sizes would stand beside each other and look alike."""
+    if not is_main():
+        return
+    manifest = {
+        "jaxsink": __version__,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
+        "settings": {
+            "problems": study.problems, "generations": study.generations, "eps": study.eps, "seed": study.seed,
+        },
+        "models": {
+            subject.name: {
+                "sha256": subject.fingerprint, "sampler": repr(subject.sampler),
+                "parameters": sum(leaf.size for leaf in jax.tree.leaves(subject.model)),
+            }
+            for subject in study.subjects
+        },
+        "machine": {
+            "devices": [str(device.device_kind) for device in jax.devices()], "cores": os.cpu_count(),
+            "system": platform.system(), "processor": platform.machine(),
+        },
+    }  # fmt: skip
+    check_same(study.folder / "manifest.json", manifest)
+    with new_file(study.folder / "manifest.json") as partial:
+        partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def check_same(path: Path, manifest: dict[str, Any]) -> None:
+    """The manifest on the disk, if any, is of the same study."""
+    if not path.is_file():
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        before = {**found["settings"], "models": {name: model["sha256"] for name, model in found["models"].items()}}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise JaxsinkError(f"{path} is not the manifest of a study; choose another --out.") from error
+    now = {**manifest["settings"], "models": {name: model["sha256"] for name, model in manifest["models"].items()}}
+    for key, value in now.items():
+        if before.get(key) != value:
+            other = "of other models" if key == "models" else f"with {key} = {before.get(key)}, not {value}"
+            raise JaxsinkError(f"{path.parent} holds a study {other}; choose another --out.")

@@ -1,0 +1,84 @@
+"""A small study directory whose numbers are made up, for tests of the report."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import numpy as np
+
+EVIL = '</script><b id="evil">&amp;"\''
+QUESTION = ["Tom", " has", " 3", " apples", " and", " buys", " 4", " more", ".", " How", " many", "?", "\n"]
+ANSWER = ["Tom", " starts", " with", " 3", " apples", ".", "\n", "He", " buys", " 4", " more", ",", " so", " 3", " +", " 4",
+          " =", " 7", ".", "\n", "####", " 7", "\n", "<|end|>", "<|end|>", "<|end|>", "<|end|>", "<|end|>"]  # fmt: skip
+SVG = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 300 120"><rect width="300" height="120" fill="#fff"/>'
+    '<path d="M10 110 L80 40 L150 70 L290 15" fill="none" stroke="#0072b2" stroke-width="3"/></svg>'
+)
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def make_run(path: Path, kind: str, tokens: list[str] | None = None, layers: int = 3, heads: int = 2) -> dict:
+    """A run whose sink moves from right to left (dlm), or sits on the first token (arm)."""
+    tokens = QUESTION + ANSWER if tokens is None else tokens
+    size, prompt = len(tokens), min(len(QUESTION), len(tokens) // 2)
+    new = size - prompt
+    noise = np.random.default_rng(7)
+    committed = np.full(size, -1, np.int32)
+    committed[prompt:] = np.arange(new) if kind == "arm" else noise.permutation(new)
+    scores = noise.gamma(2.0, 0.25, (new, layers, heads, size))
+    for step in range(new):
+        sink = 0 if kind == "arm" else size - 1 - step * (size - 1) // new
+        scores[step, :, :, sink] += 6 + 4 * noise.random((layers, heads))
+        if kind == "arm":
+            scores[step, :, :, committed >= step] = 0
+    share = np.clip(noise.random(scores.shape), 0.2, 0.8)
+    arrays = {
+        "scores": scores.astype(np.float16),
+        "committed_at": committed,
+        "steps": np.arange(new, dtype=np.int32),
+        "tokens": np.array(tokens),
+        "prompt_length": np.array(prompt, np.int32),
+        "title": np.array("Apples, one problem"),
+        "model": np.array("mini-llama" if kind == "arm" else "mini-llada"),
+        "kind": np.array(kind),
+        "mask_text": np.array("[MASK]"),
+    }
+    if kind == "dlm":
+        arrays |= {"masked": (scores * share).astype(np.float16), "unmasked": (scores * (1 - share)).astype(np.float16)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **arrays)
+    return arrays
+
+
+def make_study(path: Path, evil: str = "") -> Path:
+    verdicts = ("holds", "holds partly", "does not hold", "not tested", "new")
+    for folder in ("experiments", "figures"):
+        (path / folder).mkdir(parents=True)
+    manifest = {"jaxsink": "0.1.0", "created": "2026-11-16T07:00:00Z", "models": {"mini-llada": {}, "mini-llama": {}}}
+    (path / "manifest.json").write_text(
+        json.dumps(manifest | {"settings": {"note": evil, "eps": 2.5}, "machine": {"cores": 2}})
+    )
+    table = {"title": f"Accuracy{evil}", "columns": ["model", "K", "accuracy"], "note": f"95 % intervals.{evil}"}
+    rows = [["mini-llada", 0, 0.9123456], ["mini-llama", 1, "0.02 [0.01, 0.04]"], [f"x{evil}", 5, None]]
+    for name, verdict in zip(("fig1", "fig2", "table1", "fig10", "dose"), verdicts, strict=True):
+        experiment = {
+            "name": name,
+            "title": f"{name}: where the largest sink is{evil}",
+            "question": f"Do sinks move while text is unmasked?{evil}",
+            "paper": f"In LLaDA they drift to the right; in an autoregressive model they stay on the first token.{evil}",
+            "found": f"The largest sink changes its position in 61 % [55, 67] of the steps of mini-llada.{evil}",
+            "verdict": verdict,
+            "figures": [f"{name}.svg"],
+            "tables": [table | {"rows": rows}],
+            "seconds": 12.3,
+        }
+        (path / "experiments" / f"{name}.json").write_text(json.dumps(experiment))
+        (path / "figures" / f"{name}.svg").write_text(SVG)
+        (path / "figures" / f"{name}.png").write_bytes(PIXEL)
+    make_run(path / "player" / "a-llada.npz", "dlm", [*QUESTION, evil, *ANSWER] if evil else None)
+    make_run(path / "player" / "b-llama.npz", "arm")
+    return path

@@ -1,0 +1,45 @@
+"""The README says what is so: its example runs, and its figures are those of the committed results and model cards."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import jaxsink
+from jaxsink.models import NAMES, resolve
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "experiments" / "results"
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"## In your own code\n\n```python\n(.*?)```", README, re.DOTALL)
+    assert len(code.strip().splitlines()) <= 16
+    names: dict = {}
+    exec(code, names)
+    assert "#### 7" in capsys.readouterr().out
+    assert names["tracks"].position.shape == (32, 4, 1, 4)
+    assert isinstance(names["masked"], jaxsink.Generation)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_accuracies_are_those_of_the_cards(name: str) -> None:
+    card = (resolve(name) / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"\*\*Accuracy\*\*: ([\d.]+)% of 1,000 held-out problems", card)
+    assert found and re.search(rf"\| `{name}` \|.*\| {found[1]} % \[", README)
+
+
+def test_table_1_is_the_committed_one() -> None:
+    table = json.loads((RESULTS / "table1.json").read_text(encoding="utf-8"))["tables"][0]
+    share = {(row[0], row[1]): row[2] for row in table["rows"]}
+    assert all(row[5] >= 500 for row in table["rows"])
+    for k in (0, 1, 5, 10):
+        (line,) = re.findall(rf"^\| {k} \|(.*)\|$", README, re.MULTILINE)
+        cells = [cell.strip() for cell in line.split("|")]
+        for name, cell in zip(("mini-llada", "mini-dream", "mini-llama"), cells[-3:], strict=True):
+            wanted = ["K = 0"] if k == 0 else [f"K = {k}, {select}" for select in ("top", "random", "bottom")]
+            assert cell == " / ".join(f"{100 * share[name, label]:.0f}" for label in wanted)
