@@ -1,0 +1,252 @@
+"""The command `jaxsink evaluate`: a benchmark with sinks masked and with controls; Tables 1 and 2 from one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxsink.cli import Commands, fail
+from jaxsink.commands.sampler_options import positive
+from jaxsink.errors import JaxsinkError
+from jaxsink.models import NAMES
+
+if TYPE_CHECKING:
+    from jaxsink.config import ModelConfig
+    from jaxsink.evals.exam import Exam
+    from jaxsink.tokenizer import Tokenizer
+
+EXAMPLES = """examples:
+  jaxsink evaluate mini-llada task --out runs/llada --limit 200     built-in model and word problems, no data needed
+  jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --mesh 1x8
+  jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/small --data-file gsm8k_test.jsonl --subset 200
+  jaxsink evaluate ./dream dream-7b-instruct/humaneval/study --out runs/code --allow-code-execution
+  jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --shard 2/4      on the second of four hosts
+  jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --summary --json
+
+Running the same command again continues, whatever ended it, also on another number of devices or with other --rows.
+"""
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "evaluate",
+        help="accuracy on a benchmark with attention sinks masked, with controls",
+        description="Ask a model the questions of a benchmark, unmasked and with its top-K sinks (or as many other keys) "
+        "hidden, grade the answers, and count which tokens are sinks. DIR gets a line per answer as it comes, a manifest, "
+        "and results.json.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a checkpoint, or a built-in name (with the setting task)")
+    parser.add_argument("setting", metavar="SETTING", help="a name such as llada-8b-instruct/gsm8k/study, or task")
+    parser.add_argument("--out", metavar="DIR", required=True, help="directory of the run; continues what is there")
+    data = parser.add_argument_group("questions")
+    data.add_argument("--data-file", metavar="FILE", help="the benchmark's published file, if it is here")
+    data.add_argument(
+        "--train-file", metavar="FILE", help="its training split, for settings with examples in the prompt"
+    )
+    data.add_argument("--data-dir", metavar="DIR", help="where prepared data is kept (default: as TFDS)")
+    some = data.add_mutually_exclusive_group()
+    some.add_argument("--limit", type=positive, metavar="N", help="the first N questions")
+    some.add_argument("--subset", type=positive, metavar="N", help="N questions drawn at random")
+    data.add_argument("--subset-seed", type=int, default=0, metavar="S", help="of that draw (default: 0)")
+    what = parser.add_argument_group("conditions")
+    what.add_argument("--k", default="0,1,5,10", metavar="K,K", help="keys to hide per head (default: %(default)s)")
+    what.add_argument("--select", default="top,random,bottom", metavar="S,S", help="which (default: %(default)s)")
+    what.add_argument("--no-sinks", action="store_true", help="do not count sinks along")
+    what.add_argument("--seed", type=int, default=0, help="of all draws; each question adds its index (default: 0)")
+    how = parser.add_argument_group("running")
+    how.add_argument(
+        "--rows", type=positive, metavar="N", help="rows of a batch, all conditions together (default: 80)"
+    )
+    place = how.add_mutually_exclusive_group()
+    place.add_argument("--devices", type=positive, metavar="N", help="devices that share each batch (default: all)")
+    place.add_argument("--mesh", metavar="DxM", help="cut the model over D x M devices: batch x weights")
+    how.add_argument("--shard", default="1/1", metavar="I/N", help="do every N-th question, from the I-th on")
+    how.add_argument(
+        "--allow-code-execution", action="store_true", help="let programs that the model writes run, in a sandbox"
+    )
+    how.add_argument("--summary", action="store_true", help="only sum up what is there")
+    how.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = Path(args.out).expanduser()
+    if args.summary:
+        return show(args, folder, task_or_own_tokenizer(args))
+    shard, k = parse_shard(args.shard), parse_counts(args.k)
+    check_leave(args)
+
+    from jaxsink.checkpoint import load
+    from jaxsink.commands.shared import Found, enable_compilation_cache
+    from jaxsink.evals.conditions import conditions
+    from jaxsink.evals.engine import ROWS, Evaluation, evaluate
+    from jaxsink.evals.stop import EXIT_CODE, StoppedError, stop_on_sigterm
+
+    wanted = conditions(k, [name.strip() for name in args.select.split(",") if name.strip()])
+    enable_compilation_cache()
+    devices, mesh = choose_place(args)
+    exam = choose_exam(args, Found.at(args.model).config)
+    model = load(args.model, dtype="float32" if args.model in NAMES else None, mesh=mesh)  # built-in ones are small
+    eps = None if args.no_sinks else Evaluation.eps
+    rows = args.rows or ROWS
+    job = Evaluation(model, exam, wanted, folder, args.seed, eps, rows, devices, shard)
+    try:
+        with stop_on_sigterm() as is_stopped:
+            evaluate(job, is_stopped)
+    except StoppedError:
+        return fail(
+            f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues.", EXIT_CODE
+        )
+    return show(args, folder, exam.tokenizer)
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise JaxsinkError(f"--shard takes a number and how many there are, such as 2/4, not {text!r}.")
+    return int(found[1]), int(found[2])
+
+
+def parse_counts(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise JaxsinkError(f"--k takes whole numbers such as 0,1,5,10, not {text!r}.")
+    return [int(part) for part in parts]
+
+
+def check_leave(args: argparse.Namespace) -> None:
+    """Before anything is loaded: a setting whose answers are programs needs leave to run them."""
+    from jaxsink.evals.exam import TASK
+    from jaxsink.evals.settings import get_setting
+
+    if args.setting == TASK or args.allow_code_execution:
+        return
+    if get_setting(args.setting).benchmark != "gsm8k":
+        raise JaxsinkError(
+            f"{args.setting} is graded by running programs that the model writes; read in jaxsink/evals/sandbox.py how they "
+            "are confined, then give --allow-code-execution."
+        )
+
+
+def choose_place(args: argparse.Namespace) -> tuple[list[Any] | None, Any]:
+    """(devices for pmap or None, mesh or None)."""
+    from jaxsink.commands.train import choose_devices
+
+    if args.mesh is None:
+        devices = choose_devices(args.devices)
+        return (devices if len(devices) > 1 else None), None
+    found = re.fullmatch(r"(\d+)x(\d+)", args.mesh)
+    if found is None or "0" in found.groups():
+        raise JaxsinkError(f"--mesh takes two numbers such as 2x4, not {args.mesh!r}.")
+    from jaxsink.parallel import make_mesh
+
+    data, weights = map(int, found.groups())
+    return None, make_mesh(data, weights, choose_devices(data * weights))
+
+
+def choose_exam(args: argparse.Namespace, config: ModelConfig) -> Exam:
+    """The questions that were asked for, ready for the model."""
+    from jaxsink.data.benchmarks import load_benchmark
+    from jaxsink.evals import exam
+    from jaxsink.evals.settings import get_setting
+
+    def chosen(total: int) -> list[int]:
+        return exam.choose(total, args.limit, args.subset, args.subset_seed)
+
+    if args.setting == exam.TASK:
+        return exam.task_exam(config, chosen(max(exam.TASK_QUESTIONS, args.limit or 0)))
+    setting = get_setting(args.setting)
+    tokenizer = own_tokenizer(args.model)
+    examples = load_benchmark(setting.benchmark, "test", args.data_file, args.data_dir)
+    train = []
+    if setting.shots.total:
+        train = load_benchmark(setting.benchmark, "train", args.train_file, args.data_dir)
+    asked = [examples[place] for place in chosen(len(examples))]
+    return exam.benchmark_exam(setting, asked, tokenizer, config, train, args.allow_code_execution)
+
+
+def own_tokenizer(model: str) -> Tokenizer:
+    from jaxsink.tokenizer import Tokenizer
+
+    return Tokenizer.load(model)
+
+
+def task_or_own_tokenizer(args: argparse.Namespace) -> Tokenizer:
+    """For a summary, which needs the names of tokens but no weights."""
+    from jaxsink.evals.exam import TASK
+    from jaxsink.evals.settings import get_setting
+
+    if args.setting != TASK:
+        get_setting(args.setting)
+        return own_tokenizer(args.model)
+    from jaxsink.data.vocabulary import tokenizer
+
+    return tokenizer()
+
+
+def show(args: argparse.Namespace, folder: Path, tokenizer: Tokenizer) -> int:
+    """Sum up, and print it."""
+    from jaxsink.evals.manifest import read_manifest
+    from jaxsink.evals.summary import summarise
+
+    name = read_manifest(folder)["exam"]["name"]
+    if name != args.setting:
+        raise JaxsinkError(f"{folder} holds an evaluation of {name}, not of {args.setting}; name that setting.")
+    results = summarise(folder, tokenizer.token)
+    if args.json:
+        print(json.dumps(results, indent=2))
+    else:
+        print_tables(results, folder)
+    return 0
+
+
+def print_tables(results: dict[str, Any], folder: Path) -> None:
+    """Table 1 of this run, Table 2 of its first condition, and the speed."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"{results['exam']}: {results['finished']} of {results['questions']} questions", markup=False)
+    columns = ("condition", "right, % (95 %)", "lost", "gained", "p: none", "p: random", "reported")
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # narrow enough for 80 columns
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    tests = {(test["condition"], test["against"]): test for test in results["tests"]}
+    for line in results["conditions"]:
+        label = line["condition"]
+        plain = tests.get((label, "K = 0"), {})
+        control = next((t for (one, other), t in tests.items() if one == label and other.endswith("random")), {})
+        table.add_row(
+            label, "{:.1f} ({:.1f}–{:.1f})".format(*(100 * line[name] for name in ("accuracy", "low", "high"))),
+            str(plain.get("lost", "")), str(plain.get("gained", "")),
+            *(f"{t['p']:.2g}" if t else "" for t in (plain, control)),
+            "" if line["reported"] is None else f"{line['reported']:.1f}",
+        )  # fmt: skip
+    console.print(table)
+    for label, found in list(results["sinks"].items())[:1]:
+        print_sinks(console, label, found)
+    speed = results["throughput"]
+    if speed["questions_per_second"]:
+        note = ", compiling included" if speed["with_compiling"] else ""
+        each, tokens = speed["questions_per_second"], speed["tokens_per_second"]
+        console.print(f"{each:.3g} questions/s under all conditions, {tokens:,.0f} tokens/s{note}.")
+    console.print(f"Results are in {folder}.", markup=False, soft_wrap=True)
+
+
+def print_sinks(console: Any, label: str, found: dict[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    console.print(
+        f"sinks, {label}: {found['per_head']:.3g} per head and step, {found['on_first_token']:.1%} on the first token"
+    )
+    table = Table("token", "share of sinks", "base rate", "lift", box=SIMPLE_HEAD, pad_edge=False)
+    for token in found["tokens"]:
+        table.add_row(escape(token["token"]), f"{token['share']:.3f}", f"{token['base']:.3f}", f"{token['lift']:.2f}")
+    console.print(table)

@@ -1,0 +1,45 @@
+"""What is compared: the unmasked model, and sinks or as many other keys hidden, by label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.sinks.mask import SELECTIONS, MaskSinks
+from jaxsink.sinks.turns import Turns
+
+PLAIN = "K = 0"
+Conditions = Mapping[str, MaskSinks | None]
+
+
+def conditions(counts: Iterable[int], selections: Iterable[str]) -> dict[str, MaskSinks | None]:
+    """Every K with every selection, in order of K; K = 0 hides nothing, so there is one of it."""
+    wanted, selected = sorted(set(counts)), list(dict.fromkeys(selections))
+    unknown = [name for name in selected if name not in SELECTIONS]
+    if unknown:
+        raise JaxsinkError(f"keys cannot be selected by {unknown[0]!r}; choose from {', '.join(SELECTIONS)}.")
+    if not wanted or wanted[0] < 0 or (wanted[-1] > 0 and not selected):
+        raise JaxsinkError("name at least one number K of keys to hide, none of them negative, and how to select them.")
+    found: dict[str, MaskSinks | None] = {PLAIN: None} if wanted[0] == 0 else {}
+    for k in filter(None, wanted):
+        found |= {label(k, select): MaskSinks(k, select=cast(Any, select)) for select in selected}
+    return found
+
+
+def label(k: int, select: str) -> str:
+    return f"K = {k}, {select}"
+
+
+def comparisons(labels: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs to test on the same questions: each condition against K = 0, and sinks against random keys."""
+    known = list(labels)
+    against_plain = [(name, PLAIN) for name in known if PLAIN in known and name != PLAIN]
+    tops = [(name, name.replace(", top", ", random")) for name in known if name.endswith(", top")]
+    return against_plain + [pair for pair in tops if pair[1] in known]
+
+
+def intervention(wanted: Conditions) -> Turns | None:
+    """One `intervene` for a batch whose rows follow the conditions in turns; None if there is nothing to hide."""
+    policies = tuple(wanted.values())
+    return None if policies == (None,) else Turns(policies)

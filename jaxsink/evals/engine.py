@@ -1,0 +1,218 @@
+"""The evaluation engine: questions in batches of one shape, all conditions in turns, results kept as they come.
+
+    with stop_on_sigterm() as is_stopped:
+        evaluate(Evaluation(model, exam, conditions((0, 1, 5, 10), SELECTIONS), Path("out")), is_stopped)
+    summarise(Path("out"), exam.tokenizer.token)
+
+Questions are sorted into buckets by the length of their prompt. A bucket's batches all have the same shape, so each bucket
+compiles once; a last batch that is short is filled up with repeats, which are thrown away. A question's seed is its own,
+so neither the batch, nor the number of devices, nor an interruption changes its answer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxsink.config import ModelConfig
+from jaxsink.errors import JaxsinkError
+from jaxsink.evals.conditions import Conditions, intervention
+from jaxsink.evals.exam import Exam, Question
+from jaxsink.evals.manifest import claim, manifest
+from jaxsink.evals.progress import progress
+from jaxsink.evals.results import RESULTS, SPEED, Key, LineFile, file_of, read_results
+from jaxsink.evals.score import Score
+from jaxsink.evals.sinks import SinkCounter, recorder, recording_sampler
+from jaxsink.evals.stop import IsStopped, StoppedError, never
+from jaxsink.model import Model
+from jaxsink.parallel.mesh import DATA, mesh_of
+from jaxsink.sampling.generate import Generation, generate
+
+ROWS = 80
+STREAM = 16  # steps between two looks at the stop flag; also the steps of which a device holds records
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model, what it is asked under which conditions, and where the results go.
+
+    eps: of Eq. 3, for the sinks that are counted along; None counts none. rows: of a batch over all devices, about; the
+    conditions take turns in it. devices: deal rows out by pmap; a model on a mesh uses that instead. shard: (2, 4) is the
+    second of four processes, which does every fourth question. Rows, devices and shard may change from run to run.
+    """
+
+    model: Model
+    exam: Exam
+    conditions: Conditions
+    folder: Path
+    seed: int = 0
+    eps: float | None = 3.0
+    rows: int = ROWS
+    devices: Sequence[Any] | None = None
+    shard: tuple[int, int] = (1, 1)
+
+    def __post_init__(self) -> None:
+        number, count = self.shard
+        if not 1 <= number <= count:
+            raise JaxsinkError(f"shard {number}/{count} does not exist; shards are counted from 1 to their number.")
+        if self.rows < 1:
+            raise JaxsinkError(f"a batch needs at least one row, not {self.rows}.")
+
+    @cached_property
+    def share(self) -> int:
+        """In how many parts a batch is cut; each must hold whole turns of the conditions."""
+        mesh = mesh_of(self.model)
+        return mesh.shape[DATA] if mesh is not None else len(self.devices or (None,))
+
+    @property
+    def size(self) -> int:
+        """Questions of a batch: as many as the rows allow, and at least one for each part."""
+        return max(1, self.rows // len(self.conditions) // self.share) * self.share
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Questions of one bucket that are asked together; `size` counts the repeats that fill it up."""
+
+    width: int  # of the padded prompts
+    size: int
+    questions: tuple[Question, ...]
+    first: bool  # of its bucket in this process, so that its time includes the compiling
+
+    @property
+    def filled(self) -> tuple[Question, ...]:
+        return self.questions + self.questions[-1:] * (self.size - len(self.questions))
+
+
+def evaluate(run: Evaluation, is_stopped: IsStopped = never) -> None:
+    """Ask what has no result yet. Raises StoppedError soon after `is_stopped()` turns true; nothing finished is lost."""
+    claim(run.folder, manifest(run.model, run.exam, run.conditions, run.eps, run.seed))
+    number = run.shard[0]
+    with (
+        LineFile(file_of(run.folder, RESULTS, number)) as results,
+        LineFile(file_of(run.folder, SPEED, number)) as speed,
+    ):
+        done = set(read_results(run.folder))
+        left = list(batches(run, done))
+        cost = run.exam.sampler.length
+        with progress([(batch.width + cost) * batch.size for batch in left], _questions(left)) as (begin, end):
+            for batch in left:
+                begin(f"prompts of up to {batch.width} tokens")
+                begun = time.monotonic()
+                tokens = ask(run, batch, done, results, is_stopped)
+                seconds = round(time.monotonic() - begun, 3)
+                questions = len(batch.questions)
+                speed.append([{"seconds": seconds, "questions": questions, "tokens": tokens, "first": batch.first}])
+                end(questions)
+
+
+def batches(run: Evaluation, done: set[Key]) -> Iterator[Batch]:
+    """What is left for this shard, longest prompts first: if memory does not suffice, that shows at once.
+
+    A bucket's shape follows from all its questions, not from those that are left.
+    """
+    number, count = run.shard
+    buckets: dict[int, list[Question]] = {}
+    for question in run.exam.questions[number - 1 :: count]:
+        width = -(-len(question.prompt) // run.exam.bucket) * run.exam.bucket
+        buckets.setdefault(width, []).append(question)
+    for width, questions in sorted(buckets.items(), reverse=True):
+        size = min(run.size, -(-len(questions) // run.share) * run.share)
+        left = [q for q in questions if any((q.index, label) not in done for label in run.conditions)]
+        for first in range(0, len(left), size):
+            yield Batch(width, size, tuple(left[first : first + size]), first == 0)
+
+
+def ask(run: Evaluation, batch: Batch, done: set[Key], results: LineFile, is_stopped: IsStopped) -> int:
+    """Generate, grade and keep one batch; the number of tokens that were written."""
+    out = answers(run, batch, is_stopped)
+    texts = decoded(np.asarray(out.response), run)
+    steps, written = np.asarray(out.steps), np.asarray(out.committed_at) >= 0
+    counter = None if run.eps is None else SinkCounter.of(out, run.config.mask_id, run.config.heads)
+    turns = len(run.conditions)
+    with graded(batch.questions, texts, turns) as scores:
+        for place, question in enumerate(batch.questions):
+            mine = scores[place * turns : (place + 1) * turns]
+            if is_stopped() and not all(score.done() for score in mine):
+                raise StoppedError
+            lines = []
+            for row, (label, score) in enumerate(zip(run.conditions, mine, strict=True), place * turns):
+                if (question.index, label) not in done:
+                    line = result(question, label, texts[row], score.result(), int(steps[row]))
+                    lines.append(line if counter is None else {**line, "sinks": counter.row(row)})
+            results.append(lines)
+    return int(written[: len(batch.questions) * turns].sum())
+
+
+def answers(run: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
+    """The whole batch: every question once per condition, its rows side by side."""
+    asked = [question for question in batch.filled for _ in run.conditions]
+
+    def look(*_: Any) -> None:
+        if is_stopped():
+            raise StoppedError
+
+    return generate(
+        run.model,
+        [list(question.prompt) for question in asked],
+        recording_sampler(run.exam.sampler, run.eps),
+        record=recorder(run.eps),
+        intervene=intervention(run.conditions),
+        seed=[run.seed + question.index for question in asked],
+        stream=STREAM,
+        pad_to=run.exam.bucket,
+        listener=look,
+        devices=run.devices,
+    )
+
+
+def decoded(response: np.ndarray, run: Evaluation) -> list[str]:
+    """The texts of i32[B,gen], each up to its first end token."""
+    ends = np.isin(response, [token for token in (*run.config.eos_ids, run.config.eot_id) if token is not None])
+    stop = np.where(ends.any(axis=1), ends.argmax(axis=1), response.shape[1])
+    return [run.exam.tokenizer.decode(row[:length]) for row, length in zip(response, stop, strict=True)]
+
+
+class graded:  # noqa: N801 - reads as what it gives
+    """Scores of all answers to some questions, computed in threads: a generated program is waited for, not computed."""
+
+    def __init__(self, questions: Sequence[Question], texts: Sequence[str], turns: int) -> None:
+        self.jobs = [
+            (question.grade, texts[n * turns + t]) for n, question in enumerate(questions) for t in range(turns)
+        ]
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 1)
+
+    def __enter__(self) -> list[Future[Score]]:
+        return [self.pool.submit(grade, text) for grade, text in self.jobs]
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+
+def result(question: Question, label: str, text: str, score: Score, steps: int) -> dict[str, Any]:
+    """A line of the results; what a benchmark does not have is left out."""
+    scored = {name: value for name, value in asdict(score).items() if value is not None}
+    return {
+        "index": question.index,
+        "task_id": question.task_id,
+        "condition": label,
+        "text": text,
+        **scored,
+        "steps": steps,
+    }
+
+
+def _questions(left: Iterable[Batch]) -> int:
+    return sum(len(batch.questions) for batch in left)

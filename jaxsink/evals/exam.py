@@ -1,0 +1,144 @@
+"""What a model is asked and how its answers are graded, in the one form that the engine knows.
+
+    exam = benchmark_exam(get_setting("llada-8b-instruct/gsm8k/study"), examples, tokenizer, config, train)
+    exam = task_exam(config, places)          # the word problems that come with the package
+
+The engine sees token ids, a sampler and a function from text to score; it knows no benchmark by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+from jaxsink import chat
+from jaxsink.config import ModelConfig
+from jaxsink.data.benchmarks import FILES, Example
+from jaxsink.errors import JaxsinkError
+from jaxsink.evals.extract import INVALID
+from jaxsink.evals.prompts import prompt_texts
+from jaxsink.evals.score import Score, score
+from jaxsink.evals.settings import EvalSetting
+from jaxsink.tokenizer import Tokenizer
+
+TASK = "task"  # the name that stands for the built-in word problems
+TASK_QUESTIONS = 1000
+BUCKET = 64  # prompts are padded to a multiple of this
+
+
+@dataclass(frozen=True)
+class Question:
+    """index: its place in the whole benchmark, which also seeds it. prompt: token ids. grade: the score of a text."""
+
+    index: int
+    task_id: str
+    prompt: tuple[int, ...]
+    grade: Callable[[str], Score]
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Questions and all that is needed to ask them.
+
+    facts: plain data for the manifest. bucket: prompts are padded to a multiple of this. reported: published score in per
+    cent. sampler: without what recording needs.
+    """
+
+    name: str
+    questions: tuple[Question, ...]
+    sampler: Any
+    tokenizer: Tokenizer
+    facts: dict[str, Any]
+    bucket: int = BUCKET
+    reported: float | None = None
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that is asked: which questions, and the token ids of their prompts."""
+        asked = [[question.index, question.task_id, list(question.prompt)] for question in self.questions]
+        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+
+
+def choose(total: int, limit: int | None = None, subset: int | None = None, subset_seed: int = 0) -> list[int]:
+    """Places of the questions to ask, in order: all of them, the first `limit`, or `subset` drawn from all."""
+    for name, count in (("limit", limit), ("subset", subset)):
+        if count is not None and not 1 <= count <= total:
+            raise JaxsinkError(f"{name}: there are {total} questions, so choose 1 to {total} of them, not {count}.")
+    if limit is not None and subset is not None:
+        raise JaxsinkError("give either a limit or a subset, not both.")
+    return list(range(limit or total)) if subset is None else sorted(Random(subset_seed).sample(range(total), subset))
+
+
+def benchmark_exam(
+    setting: EvalSetting,
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    train: Sequence[Example] = (),
+    allow_code_execution: bool = False,
+) -> Exam:
+    """A public benchmark as a setting asks it; `train` is the training split, for settings with shots."""
+    if setting.template is not None:
+        known = tokenizer.backend.token_to_id
+        missing = [text for text in chat.get(setting.template).tokens if known(text) is None]
+        if missing:
+            raise JaxsinkError(
+                f"the setting {setting.name} needs the token {missing[0]}, which the tokenizer in {tokenizer.source} does "
+                f"not have; evaluate {setting.model} with it, or choose the setting of your model."
+            )
+    if setting.decoder != "autoregressive" and config.mask_id is None:
+        raise JaxsinkError(
+            f"the setting {setting.name} is for a diffusion model, and a {config.family} model has no mask token; choose "
+            "the setting of your model."
+        )
+    sampler = setting.sampler()
+    sampler.check(config)
+    texts = prompt_texts(setting, examples, train)
+    prompts = tokenizer.encode_batch(texts, add_special_tokens=setting.template is None)
+    grade = partial(score, setting, allow_code_execution=allow_code_execution)
+    questions = [
+        Question(example.index, example.task_id, tuple(prompt), partial(grade, example))
+        for example, prompt in zip(examples, prompts, strict=True)
+    ]
+    splits = sorted({example.split for example in examples})
+    hashes = {file.sha256 for file in FILES[setting.benchmark] if set(splits) & set(file.splits)}
+    facts = {
+        "setting": setting.to_dict(), "digest": setting.digest, "benchmark": setting.benchmark, "splits": splits,
+        "published_sha256": sorted(hashes),
+    }  # fmt: skip
+    return Exam(setting.name, tuple(questions), sampler, tokenizer, facts, reported=setting.reported)
+
+
+def task_exam(config: ModelConfig, places: Sequence[int]) -> Exam:
+    """The built-in word problems, held-out split, for a built-in model or one trained like it."""
+    from jaxsink.builtin import BUILTIN
+    from jaxsink.data.batches import PROMPT, prompt_ids
+    from jaxsink.data.task import Problem, extract, problems
+    from jaxsink.data.vocabulary import tokenizer
+
+    kinds = [known for known in BUILTIN.values() if known.config.family == config.family]
+    if not kinds or config.vocab != tokenizer().size:
+        raise JaxsinkError(
+            f"a {config.family} model with {config.vocab} vocabulary rows does not know the words of the built-in task; "
+            f"evaluate one of {', '.join(BUILTIN)} with it, or a model made by `jaxsink train`."
+        )
+
+    def grade(problem: Problem, text: str) -> Score:
+        found = extract(text)
+        return Score(problem.score(text), INVALID if found is None else str(found))
+
+    series = problems("test", max(places) + 1)
+    asked = [series[place] for place in places]
+    questions = [
+        Question(place, f"{TASK}/test/{place}", tuple(prompt), partial(grade, problem))
+        for place, problem, prompt in zip(places, asked, prompt_ids(asked), strict=True)
+    ]
+    sampler = kinds[0].sampler
+    sampler.check(config)
+    facts = {"setting": {"name": TASK, "sampler": repr(sampler)}, "benchmark": TASK, "splits": ["test"]}
+    return Exam(TASK, tuple(questions), sampler, tokenizer(), facts, bucket=PROMPT)

@@ -1,0 +1,98 @@
+"""The figures of an evaluation, from its lines alone: accuracies with intervals, paired tests, sink tokens, speed.
+
+Only questions that are finished under every condition count, because conditions are compared on the same questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxsink.evals.conditions import PLAIN, comparisons
+from jaxsink.evals.manifest import read_manifest
+from jaxsink.evals.results import SPEED, read_lines, read_results, write_json
+from jaxsink.evals.sinks import frequent_tokens, pool
+from jaxsink.stats import mcnemar, wilson
+
+FILE = "results.json"
+Answers = list[dict[str, Any]]  # of one condition, in order of question
+
+
+def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
+    """Sum up all shards, write results.json, and return what it says; `name_of` gives a token id's text."""
+    manifest = read_manifest(folder)
+    by_condition, total = finished(folder, list(manifest["conditions"]))
+    count = len(next(iter(by_condition.values())))
+    results: dict[str, Any] = {
+        "exam": manifest["exam"]["name"],
+        "model": manifest["model"],
+        "questions": total,
+        "finished": count,
+        "seed": manifest["seed"],
+        "eps": manifest["eps"],
+        "conditions": [],
+        "tests": [],
+        "sinks": {},
+        "throughput": throughput(folder),
+    }
+    if count:
+        for label, answers in by_condition.items():
+            reported = manifest["reported"] if label == PLAIN else None
+            results["conditions"].append({"condition": label, **accuracies(answers), "reported": reported})
+            if manifest["eps"] is not None:
+                results["sinks"][label] = sinks(answers, name_of)
+        results["tests"] = [compared(pair, by_condition) for pair in comparisons(by_condition)]
+    write_json(folder / FILE, results)
+    return results
+
+
+def finished(folder: Path, labels: list[str]) -> tuple[dict[str, Answers], int]:
+    """(answers to the questions that are complete, by condition; how many questions there are to be)."""
+    found = read_results(folder)
+    indices = sorted({index for index, _ in found})
+    complete = [index for index in indices if all((index, label) in found for label in labels)]
+    by_condition = {label: [found[index, label] for index in complete] for label in labels}
+    return by_condition, read_manifest(folder)["exam"]["questions"]
+
+
+def accuracies(answers: Answers) -> dict[str, Any]:
+    """The score that counts with Wilson's 95 % interval, and the strict and flexible ones where a benchmark has them."""
+    right = sum(answer["correct"] for answer in answers)
+    share, low, high = wilson(right, len(answers))
+    both = {
+        name: sum(answer[name] for answer in answers) / len(answers)
+        for name in ("strict", "flexible")
+        if name in answers[0]
+    }
+    return {"right": right, "total": len(answers), "accuracy": share, "low": low, "high": high, **both}
+
+
+def compared(pair: tuple[str, str], by_condition: Mapping[str, Answers]) -> dict[str, Any]:
+    """McNemar's exact test of two conditions."""
+    first, second = ([answer["correct"] for answer in by_condition[label]] for label in pair)
+    only_first, only_second, p = mcnemar(first, second)
+    return {"condition": pair[0], "against": pair[1], "gained": only_first, "lost": only_second, "p": p}
+
+
+def sinks(answers: Answers, name_of: Callable[[int], str]) -> dict[str, Any]:
+    """How many sinks a head has, how often the first token is one of them, and Table 2."""
+    pooled = pool(answer["sinks"] for answer in answers)
+    return {
+        "per_head": pooled["total"] / max(1, pooled["maps"]),
+        "on_first_token": pooled["first"] / max(1, pooled["total"]),
+        "tokens": frequent_tokens(pooled, name_of),
+    }
+
+
+def throughput(folder: Path) -> dict[str, Any]:
+    """Speed of one process, from the batches that did not compile, if there are any."""
+    lines = list(read_lines(folder, SPEED))
+    warm = [line for line in lines if not line["first"]] or lines
+    seconds = sum(line["seconds"] for line in warm)
+    return {
+        "seconds": round(sum(line["seconds"] for line in lines), 3),
+        "questions_per_second": sum(line["questions"] for line in warm) / seconds if seconds else None,
+        "tokens_per_second": sum(line["tokens"] for line in warm) / seconds if seconds else None,
+        "with_compiling": any(line["first"] for line in warm),
+    }
