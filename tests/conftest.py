@@ -50,6 +50,13 @@ def golden(name: str) -> Golden:
         return Golden(name, folder, dict(arrays), json.loads((folder / "meta.json").read_text()))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs() -> Any:
+    """A process that keeps the programs of a thousand tests runs out of memory mappings, and the compiler crashes."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="module")
 def quick_compilation() -> Any:
     """For modules with many tiny programs: compile them without most optimisations."""

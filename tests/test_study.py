@@ -62,7 +62,7 @@ def modules(names=ORDER) -> list[Any]:
 
 @pytest.mark.slow
 def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeypatch) -> None:
-    study.rows = 20  # two pieces of each condition
+    study = replace(study, rows=20, loaded={})  # two pieces of each condition
     findings = conduct(study, modules())
     assert [finding.name for finding in findings] == [module.NAME for module in modules()]
     for finding in findings:
