@@ -125,7 +125,7 @@ def test_pieces_are_what_is_left(study: Study, tmp_path: Path) -> None:
     fresh.compute(gallery)
     assert [fresh.is_done(piece) for piece in pieces] == [piece.name == gallery.name for piece in pieces]
     dose = all_pieces(fresh, modules(["table1_masking", "beyond_dose"]))
-    assert len(dose) == len({piece.name for piece in dose}) == len(pieces) + 2 * 2  # 22 problems of 9 conditions; Table 1's are shared
+    assert len(dose) == len({piece.name for piece in dose}) == len(pieces) + 2 * 2  # Table 1's are shared
 
 
 def test_other_settings_are_other_pieces(study: Study) -> None:
