@@ -7,29 +7,33 @@ from typing import Any
 
 import numpy as np
 
+from jaxsink.evals.conditions import PLAIN, label
 from jaxsink.sinks import MaskSinks
+from jaxsink.sinks.mask import SELECTIONS
 from jaxsink.stats import mcnemar, wilson
 from jaxsink.study import Subject
 
-SELECTIONS = ("top", "random", "bottom")
 COLUMNS = ["model", "condition", "right", "low", "high", "problems", "lost", "gained", "p against K = 0"]
 NOTE = "95 % Wilson intervals; exact McNemar tests on the same problems"
-PLAIN = "K = 0"
 
 
 def conditions(counts: Iterable[int]) -> dict[str, MaskSinks]:
     """The top-K sinks and both controls, for each K."""
-    return {f"K = {k}, {select}": MaskSinks(k, select=select) for select in SELECTIONS for k in counts}
+    return {
+        label(k, select): MaskSinks(k, select=select)  # type: ignore[arg-type]
+        for select in SELECTIONS
+        for k in counts
+    }
 
 
 TABLE1: dict[str, MaskSinks | None] = {PLAIN: None, **conditions((1, 5, 10))}
 
 
-def row(subject: Subject, label: str, right: np.ndarray, plain: np.ndarray) -> list[Any]:
+def row(subject: Subject, condition: str, right: np.ndarray, plain: np.ndarray) -> list[Any]:
     """A line of a table: accuracy with Wilson's interval, and McNemar's exact test on the same problems."""
     interval, test = wilson(int(right.sum()), len(right)), mcnemar(plain, right)
     return [
-        subject.name, label, float(interval.estimate), float(interval.low), float(interval.high), len(right),
+        subject.name, condition, float(interval.estimate), float(interval.low), float(interval.high), len(right),
         test.only_a, test.only_b, float(test.p),
     ]  # fmt: skip
 

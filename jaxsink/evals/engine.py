@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -27,13 +27,13 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Conditions, intervention
 from jaxsink.evals.exam import Exam, Question
 from jaxsink.evals.manifest import claim, manifest
-from jaxsink.evals.progress import progress
 from jaxsink.evals.results import RESULTS, SPEED, Key, LineFile, file_of, read_results
 from jaxsink.evals.score import Score
 from jaxsink.evals.sinks import SinkCounter, recorder, recording_sampler
 from jaxsink.evals.stop import IsStopped, StoppedError, never
 from jaxsink.model import Model
 from jaxsink.parallel.mesh import DATA, mesh_of
+from jaxsink.progress import progress
 from jaxsink.sampling.generate import Generation, generate
 
 ROWS = 80
@@ -107,15 +107,18 @@ def evaluate(run: Evaluation, is_stopped: IsStopped = never) -> None:
         done = set(read_results(run.folder))
         left = list(batches(run, done))
         cost = run.exam.sampler.length
-        with progress([(batch.width + cost) * batch.size for batch in left], _questions(left)) as (begin, end):
+        start, asked, total = time.monotonic(), 0, sum(len(batch.questions) for batch in left)
+        with progress([(batch.width + cost) * batch.size for batch in left]) as (begin, end):
             for batch in left:
-                begin(f"prompts of up to {batch.width} tokens")
                 begun = time.monotonic()
+                rate = f", {asked / (begun - start):.3g} questions/s" if asked else ""
+                begin(f"{asked} of {total} questions{rate}, prompts of up to {batch.width} tokens")
                 tokens = ask(run, batch, done, results, is_stopped)
                 seconds = round(time.monotonic() - begun, 3)
                 questions = len(batch.questions)
                 speed.append([{"seconds": seconds, "questions": questions, "tokens": tokens, "first": batch.first}])
-                end(questions)
+                asked += questions
+                end()
 
 
 def batches(run: Evaluation, done: set[Key]) -> Iterator[Batch]:
@@ -212,7 +215,3 @@ def result(question: Question, label: str, text: str, score: Score, steps: int) 
         **scored,
         "steps": steps,
     }
-
-
-def _questions(left: Iterable[Batch]) -> int:
-    return sum(len(batch.questions) for batch in left)

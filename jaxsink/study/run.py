@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,24 +15,24 @@ import jax
 from jaxsink.atomic import new_file
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.hosts import is_main
+from jaxsink.progress import progress
 from jaxsink.study import player
 from jaxsink.study.finding import Finding
 from jaxsink.study.measure import Piece, Recorded, Study
 from jaxsink.version import __version__
 
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "orbax-checkpoint", "optax")
-Announce = Callable[[Piece], None]
 
 
 def conduct(study: Study, experiments: Sequence[Any]) -> list[Finding]:
     """Run experiments (modules of experiments/); everything that is already on the disk is kept."""
     write_manifest(study)
     left = [piece for piece in all_pieces(study, experiments) if not study.is_done(piece)]
-    with progress(left) as (announce, advance):
+    with progress([piece.cost for piece in left]) as (begin, end):
         for piece in left:
-            announce(piece)
+            begin(piece.label)
             study.compute(piece)
-            advance(piece)
+            end()
     findings = [experiment.run(study) for experiment in experiments]
     if is_main():
         for finding in findings:
@@ -53,43 +50,6 @@ def all_pieces(study: Study, experiments: Sequence[Any]) -> list[Piece]:
         for subject, spec in [*wanted, *((subject, Recorded()) for subject in study.subjects)]:  # the player's too
             found |= {piece.name: piece for piece in study.pieces(subject, spec)}
     return list(found.values())
-
-
-@contextmanager
-def progress(left: Sequence[Piece]) -> Iterator[tuple[Announce, Announce]]:
-    """(call before, call after) each piece: a bar with the time left on a terminal, plain lines elsewhere."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(),
-    )  # fmt: skip
-    total, begun, done = sum(piece.cost for piece in left), time.monotonic(), [0]
-    with Progress(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=600) as bar:
-        task = bar.add_task("measuring", total=total)
-
-        def announce(piece: Piece) -> None:
-            bar.update(task, description=piece.label)
-            if console.is_terminal or not is_main():
-                return
-            passed = time.monotonic() - begun
-            rest = f", about {passed / done[0] * (total - done[0]):.0f} s left" if done[0] else ""
-            print(f"[{passed:5.0f} s{rest}] {piece.label}", file=sys.stderr, flush=True)
-
-        def advance(piece: Piece) -> None:
-            done[0] += piece.cost
-            bar.advance(task, piece.cost)
-
-        yield announce, advance
 
 
 def write_manifest(study: Study) -> None:
