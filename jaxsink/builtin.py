@@ -47,7 +47,7 @@ BUILTIN: dict[str, Builtin] = {
     "mini-llada": Builtin(
         _LLADA,
         LLaDASampler(gen_length=RESPONSE, steps=RESPONSE, block_length=8),
-        Settings(objective="diffusion", steps=3000, predict="mixed"),
+        Settings(objective="diffusion", steps=8000, predict="mixed"),
     ),
     "mini-dream": Builtin(
         _DREAM,
