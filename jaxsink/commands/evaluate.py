@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   jaxsink evaluate mini-llada task --out runs/llada --limit 200     built-in model and word problems, no data needed
   jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --mesh 1x8
   jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/small --data-file gsm8k_test.jsonl --subset 200
+  jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/gold --gold --k 0,1 --select top,random,first
   jaxsink evaluate ./dream dream-7b-instruct/humaneval/study --out runs/code --allow-code-execution
   jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --shard 2/4      on the second of four hosts
   jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --summary --json
@@ -55,7 +56,19 @@ def add_parser(commands: Commands) -> None:
     data.add_argument("--subset-seed", type=int, default=0, metavar="S", help="of that draw (default: 0)")
     what = parser.add_argument_group("conditions")
     what.add_argument("--k", default="0,1,5,10", metavar="K,K", help="keys to hide per head (default: %(default)s)")
-    what.add_argument("--select", default="top,random,bottom", metavar="S,S", help="which (default: %(default)s)")
+    what.add_argument(
+        "--select", default="top,random,bottom", metavar="S,S",
+        help="which: top, random, bottom, or first for the first tokens (default: %(default)s)",
+    )  # fmt: skip
+    what.add_argument(
+        "--rank-on", choices=("masked", "clean"), default="masked",
+        help="rank keys by the attention of the masked model, or of an extra unmasked pass (default: %(default)s)",
+    )  # fmt: skip
+    what.add_argument(
+        "--gold",
+        action="store_true",
+        help="ask nothing: the perplexity of the published answers (autoregressive models)",
+    )
     what.add_argument("--no-sinks", action="store_true", help="do not count sinks along")
     what.add_argument("--seed", type=int, default=0, help="of all draws; each question adds its index (default: 0)")
     how = parser.add_argument_group("running")
@@ -85,12 +98,15 @@ def run(args: argparse.Namespace) -> int:
     from jaxsink.commands.shared import Found, enable_compilation_cache
     from jaxsink.evals.conditions import conditions
     from jaxsink.evals.engine import ROWS, Evaluation, evaluate
+    from jaxsink.evals.exam import gold_exam
     from jaxsink.evals.stop import EXIT_CODE, StoppedError, stop_on_sigterm
 
-    wanted = conditions(k, [name.strip() for name in args.select.split(",") if name.strip()])
+    wanted = conditions(k, [name.strip() for name in args.select.split(",") if name.strip()], args.rank_on)
     enable_compilation_cache()
     devices, mesh = choose_place(args)
-    exam = choose_exam(args, Found.at(args.model).config)
+    config = Found.at(args.model).config
+    exam = choose_exam(args, config)
+    exam = gold_exam(exam, config) if args.gold else exam
     model = load(args.model, dtype="float32" if args.model in NAMES else None, mesh=mesh)  # built-in ones are small
     eps = None if args.no_sinks else Evaluation.eps
     rows = args.rows or ROWS
@@ -124,7 +140,7 @@ def check_leave(args: argparse.Namespace) -> None:
     from jaxsink.evals.exam import TASK
     from jaxsink.evals.settings import get_setting
 
-    if args.setting == TASK or args.allow_code_execution:
+    if args.setting == TASK or args.allow_code_execution or args.gold:
         return
     if get_setting(args.setting).benchmark != "gsm8k":
         raise JaxsinkError(
@@ -207,27 +223,14 @@ def show(args: argparse.Namespace, folder: Path, tokenizer: Tokenizer) -> int:
 
 def print_tables(results: dict[str, Any], folder: Path) -> None:
     """Table 1 of this run, Table 2 of its first condition, and the speed."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     console.print(f"{results['exam']}: {results['finished']} of {results['questions']} questions", markup=False)
-    columns = ("condition", "right, % (95 %)", "lost", "gained", "p: none", "p: random", "reported")
-    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # narrow enough for 80 columns
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    tests = {(test["condition"], test["against"]): test for test in results["tests"]}
-    for line in results["conditions"]:
-        label = line["condition"]
-        plain = tests.get((label, "K = 0"), {})
-        control = next((t for (one, other), t in tests.items() if one == label and other.endswith("random")), {})
-        table.add_row(
-            label, "{:.1f} ({:.1f}–{:.1f})".format(*(100 * line[name] for name in ("accuracy", "low", "high"))),
-            str(plain.get("lost", "")), str(plain.get("gained", "")),
-            *(f"{t['p']:.2g}" if t else "" for t in (plain, control)),
-            "" if line["reported"] is None else f"{line['reported']:.1f}",
-        )  # fmt: skip
-    console.print(table)
+    if results["gold"]:
+        print_perplexities(console, results)
+    else:
+        print_accuracies(console, results)
     for label, found in list(results["sinks"].items())[:1]:
         print_sinks(console, label, found)
     speed = results["throughput"]
@@ -236,6 +239,48 @@ def print_tables(results: dict[str, Any], folder: Path) -> None:
         each, tokens = speed["questions_per_second"], speed["tokens_per_second"]
         console.print(f"{each:.3g} questions/s under all conditions, {tokens:,.0f} tokens/s{note}.")
     console.print(f"Results are in {folder}.", markup=False, soft_wrap=True)
+
+
+def tests_of(label: str, results: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the test against K = 0, the test against random keys) of a condition; empty where there is none."""
+    mine = {test["against"]: test for test in results["tests"] if test["condition"] == label}
+    return mine.get("K = 0", {}), next((test for name, test in mine.items() if name.endswith("random")), {})
+
+
+def print_perplexities(console: Any, results: dict[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    columns = ("condition", "perplexity (95 %)", "change per token, nats", "p: none", "p: random")
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for line in results["conditions"]:
+        plain, control = tests_of(line["condition"], results)
+        table.add_row(
+            line["condition"], "{perplexity:.2f} ({low:.2f}–{high:.2f})".format(**line),
+            "{difference:.3f} ({low:.3f} to {high:.3f})".format(**plain) if plain else "",
+            *(f"{t['p']:.2g}" if t else "" for t in (plain, control)),
+        )  # fmt: skip
+    console.print("perplexity of the published answers")
+    console.print(table)
+
+
+def print_accuracies(console: Any, results: dict[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    columns = ("condition", "right, % (95 %)", "lost", "gained", "p: none", "p: random", "reported")
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # narrow enough for 80 columns
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    for line in results["conditions"]:
+        label = line["condition"]
+        plain, control = tests_of(label, results)
+        table.add_row(
+            label, "{:.1f} ({:.1f}–{:.1f})".format(*(100 * line[name] for name in ("accuracy", "low", "high"))),
+            str(plain.get("lost", "")), str(plain.get("gained", "")),
+            *(f"{t['p']:.2g}" if t else "" for t in (plain, control)),
+            "" if line["reported"] is None else f"{line['reported']:.1f}",
+        )  # fmt: skip
+    console.print(table)
 
 
 def print_sinks(console: Any, label: str, found: dict[str, Any]) -> None:

@@ -30,12 +30,16 @@ def prompt_ids(problems: Sequence[Problem]) -> list[list[int]]:
     return tokenizer().encode_batch([problem.question for problem in problems], add_special_tokens=True)
 
 
+def answer_ids(problems: Sequence[Problem]) -> list[list[int]]:
+    """What it is to write, without the end token."""
+    return tokenizer().encode_batch([problem.answer for problem in problems])
+
+
 def encode(problems: Sequence[Problem]) -> Batch:
     special = tokenizer().special
-    answers = tokenizer().encode_batch([problem.answer for problem in problems])
     tokens = np.full((len(problems), LENGTH), special["pad"], np.int32)
     tokens[:, PROMPT:] = special["eos"]
-    for row, question, answer in zip(tokens, prompt_ids(problems), answers, strict=True):
+    for row, question, answer in zip(tokens, prompt_ids(problems), answer_ids(problems), strict=True):
         if len(question) > PROMPT or len(answer) >= RESPONSE:
             raise JaxsinkError(
                 f"a problem of {len(question)} + {len(answer)} tokens does not fit {PROMPT} + {RESPONSE}."

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.sinks.mask import SELECTIONS, MaskSinks
+from jaxsink.sinks.mask import SELECTIONS as RANKED
+from jaxsink.sinks.mask import MaskSinks
 from jaxsink.sinks.turns import Turns
 
 PLAIN = "K = 0"
+FIRST = "first"  # the first tokens, whatever they receive
+SELECTIONS = (*RANKED, FIRST)
 Conditions = Mapping[str, MaskSinks | None]
+RankOn = Literal["masked", "clean"]
 
 
-def conditions(counts: Iterable[int], selections: Iterable[str]) -> dict[str, MaskSinks | None]:
+def conditions(
+    counts: Iterable[int], selections: Iterable[str], rank_on: RankOn = "masked"
+) -> dict[str, MaskSinks | None]:
     """Every K with every selection, in order of K; K = 0 hides nothing, so there is one of it."""
     wanted, selected = sorted(set(counts)), list(dict.fromkeys(selections))
     unknown = [name for name in selected if name not in SELECTIONS]
@@ -23,8 +29,14 @@ def conditions(counts: Iterable[int], selections: Iterable[str]) -> dict[str, Ma
         raise JaxsinkError("name at least one number K of keys to hide, none of them negative, and how to select them.")
     found: dict[str, MaskSinks | None] = {PLAIN: None} if wanted[0] == 0 else {}
     for k in filter(None, wanted):
-        found |= {label(k, select): MaskSinks(k, select=cast(Any, select)) for select in selected}
+        found |= {label(k, select): policy(k, select, rank_on) for select in selected}
     return found
+
+
+def policy(k: int, select: str, rank_on: RankOn) -> MaskSinks:
+    if select == FIRST:
+        return MaskSinks(k, positions=tuple(range(k)), rank_on=rank_on)
+    return MaskSinks(k, select=cast(Any, select), rank_on=rank_on)
 
 
 def label(k: int, select: str) -> str:
@@ -35,8 +47,9 @@ def comparisons(labels: Iterable[str]) -> list[tuple[str, str]]:
     """Pairs to test on the same questions: each condition against K = 0, and sinks against random keys."""
     known = list(labels)
     against_plain = [(name, PLAIN) for name in known if PLAIN in known and name != PLAIN]
-    tops = [(name, name.replace(", top", ", random")) for name in known if name.endswith(", top")]
-    return against_plain + [pair for pair in tops if pair[1] in known]
+    sinks = [name for name in known if name.endswith((", top", f", {FIRST}"))]
+    against_random = [(name, f"{name.rpartition(', ')[0]}, random") for name in sinks]
+    return against_plain + [pair for pair in against_random if pair[1] in known]
 
 
 def intervention(wanted: Conditions) -> Turns | None:

@@ -141,6 +141,8 @@ def batches(run: Evaluation, done: set[Key]) -> Iterator[Batch]:
 def ask(run: Evaluation, batch: Batch, done: set[Key], results: LineFile, is_stopped: IsStopped) -> int:
     """Generate, grade and keep one batch; the number of tokens that were written."""
     out = answers(run, batch, is_stopped)
+    if run.exam.gold:
+        return keep_likelihoods(run, batch, done, results, out)
     texts = decoded(np.asarray(out.response), run)
     steps, written = np.asarray(out.steps), np.asarray(out.committed_at) >= 0
     counter = None if run.eps is None else SinkCounter.of(out, run.config.mask_id, run.config.heads)
@@ -159,6 +161,22 @@ def ask(run: Evaluation, batch: Batch, done: set[Key], results: LineFile, is_sto
     return int(written[: len(batch.questions) * turns].sum())
 
 
+def keep_likelihoods(run: Evaluation, batch: Batch, done: set[Key], results: LineFile, out: Generation) -> int:
+    """Keep how likely the published answers of one batch were; the number of their tokens."""
+    log_prob = np.asarray(out.log_prob, np.float64)[:, out.prompt_length :]
+    tokens = 0
+    for place, question in enumerate(batch.questions):
+        lines = []
+        for row, label in enumerate(run.conditions, place * len(run.conditions)):
+            tokens += len(question.gold)
+            if (question.index, label) not in done:
+                total = float(log_prob[row, : len(question.gold)].sum())
+                fixed = {"index": question.index, "task_id": question.task_id, "condition": label}
+                lines.append({**fixed, "log_prob": total, "tokens": len(question.gold)})
+        results.append(lines)
+    return tokens
+
+
 def answers(run: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
     """The whole batch: every question once per condition, its rows side by side."""
     asked = [question for question in batch.filled for _ in run.conditions]
@@ -167,11 +185,14 @@ def answers(run: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
         if is_stopped():
             raise StoppedError
 
+    eps = None if run.exam.gold else run.eps
+    end = run.config.eos_ids[:1]
     return generate(
         run.model,
         [list(question.prompt) for question in asked],
-        recording_sampler(run.exam.sampler, run.eps),
-        record=recorder(run.eps),
+        recording_sampler(run.exam.sampler, eps),
+        record=recorder(eps),
+        force=[[*question.gold, *end] for question in asked] if run.exam.gold else None,
         intervene=intervention(run.conditions),
         seed=[run.seed + question.index for question in asked],
         stream=STREAM,

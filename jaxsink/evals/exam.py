@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -21,9 +21,10 @@ from jaxsink.config import ModelConfig
 from jaxsink.data.benchmarks import FILES, Example
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.extract import INVALID
-from jaxsink.evals.prompts import prompt_texts
+from jaxsink.evals.prompts import gold_text, prompt_texts
 from jaxsink.evals.score import Score, score
 from jaxsink.evals.settings import EvalSetting
+from jaxsink.sampling.samplers import ARSampler
 from jaxsink.tokenizer import Tokenizer
 
 TASK = "task"  # the name that stands for the built-in word problems
@@ -33,12 +34,14 @@ BUCKET = 64  # prompts are padded to a multiple of this
 
 @dataclass(frozen=True)
 class Question:
-    """index: its place in the whole benchmark, which also seeds it. prompt: token ids. grade: the score of a text."""
+    """index: its place in the whole benchmark, which also seeds it. prompt: token ids. grade: the score of a text.
+    gold: token ids of the published answer."""
 
     index: int
     task_id: str
     prompt: tuple[int, ...]
     grade: Callable[[str], Score]
+    gold: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class Exam:
     """Questions and all that is needed to ask them.
 
     facts: plain data for the manifest. bucket: prompts are padded to a multiple of this. reported: published score in per
-    cent. sampler: without what recording needs.
+    cent. sampler: without what recording needs. gold: nothing is asked; the model is made to write the published answers,
+    and how likely they were to it is the result.
     """
 
     name: str
@@ -56,12 +60,35 @@ class Exam:
     facts: dict[str, Any]
     bucket: int = BUCKET
     reported: float | None = None
+    gold: bool = False
 
     @property
     def digest(self) -> str:
-        """A hash of all that is asked: which questions, and the token ids of their prompts."""
+        """A hash of all that is asked: which questions, and the token ids of their prompts (and answers, if given)."""
         asked = [[question.index, question.task_id, list(question.prompt)] for question in self.questions]
+        if self.gold:
+            asked = [[*one, list(question.gold)] for one, question in zip(asked, self.questions, strict=True)]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+
+
+def gold_exam(exam: Exam, config: ModelConfig) -> Exam:
+    """The same questions with the published answers given: for perplexity, which also tells weak models apart.
+
+    Every answer is followed by an end token, at which its row stops; that token does not count.
+    """
+    if not isinstance(exam.sampler, ARSampler) or not config.eos_ids:
+        raise JaxsinkError(
+            f"perplexity of the published answers needs an autoregressive model with an end token, and a {config.family} "
+            "model writes in no order; `loglikelihood` of the lm-eval adapter estimates a diffusion model's."
+        )
+    longest = max(len(question.gold) for question in exam.questions) + 1
+    return replace(
+        exam,
+        sampler=ARSampler(longest, stop_at_eos=True),
+        facts={**exam.facts, "gold": True},
+        reported=None,
+        gold=True,
+    )
 
 
 def choose(total: int, limit: int | None = None, subset: int | None = None, subset_seed: int = 0) -> list[int]:
@@ -100,10 +127,11 @@ def benchmark_exam(
     sampler.check(config)
     texts = prompt_texts(setting, examples, train)
     prompts = tokenizer.encode_batch(texts, add_special_tokens=setting.template is None)
+    golds = tokenizer.encode_batch([gold_text(setting, example) for example in examples], add_special_tokens=False)
     grade = partial(score, setting, allow_code_execution=allow_code_execution)
     questions = [
-        Question(example.index, example.task_id, tuple(prompt), partial(grade, example))
-        for example, prompt in zip(examples, prompts, strict=True)
+        Question(example.index, example.task_id, tuple(prompt), partial(grade, example), tuple(gold))
+        for example, prompt, gold in zip(examples, prompts, golds, strict=True)
     ]
     splits = sorted({example.split for example in examples})
     hashes = {file.sha256 for file in FILES[setting.benchmark] if set(splits) & set(file.splits)}
@@ -117,7 +145,7 @@ def benchmark_exam(
 def task_exam(config: ModelConfig, places: Sequence[int]) -> Exam:
     """The built-in word problems, held-out split, for a built-in model or one trained like it."""
     from jaxsink.builtin import BUILTIN
-    from jaxsink.data.batches import PROMPT, prompt_ids
+    from jaxsink.data.batches import PROMPT, answer_ids, prompt_ids
     from jaxsink.data.task import Problem, extract, problems
     from jaxsink.data.vocabulary import tokenizer
 
@@ -135,8 +163,8 @@ def task_exam(config: ModelConfig, places: Sequence[int]) -> Exam:
     series = problems("test", max(places) + 1)
     asked = [series[place] for place in places]
     questions = [
-        Question(place, f"{TASK}/test/{place}", tuple(prompt), partial(grade, problem))
-        for place, problem, prompt in zip(places, asked, prompt_ids(asked), strict=True)
+        Question(place, f"{TASK}/test/{place}", tuple(prompt), partial(grade, problem), tuple(gold))
+        for place, problem, prompt, gold in zip(places, asked, prompt_ids(asked), answer_ids(asked), strict=True)
     ]
     sampler = kinds[0].sampler
     sampler.check(config)

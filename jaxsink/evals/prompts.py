@@ -52,10 +52,26 @@ def shot_answer(answer: str, wording: Wording) -> str:
     return _LAST_LINE.sub(rf"{_SENTENCE[wording]} \1", _CALCULATOR_NOTE.sub("", answer))
 
 
+def gold_text(setting: EvalSetting, example: Example) -> str:
+    """The published answer, worded as the setting expects it, from where the prompt ends."""
+    answer = shot_answer(example.answer, setting.wording) if example.benchmark == "gsm8k" else example.answer
+    if setting.template is None:
+        return answer if setting.opening else f" {answer}"
+    return _opening(setting, example)[1] + answer
+
+
+def _opening(setting: EvalSetting, example: Example) -> tuple[str, str]:
+    """The start of the answer that is given, and the white space at its end that a template takes away."""
+    opening = setting.opening.replace("{question}", example.question)
+    if setting.template is None or "assistant" not in chat.get(setting.template).strip:
+        return opening, ""
+    return opening.strip(), opening[len(opening.rstrip()) :]
+
+
 def _text(setting: EvalSetting, example: Example, shots: Sequence[Example]) -> str:
     asked = [setting.question.replace("{question}", item.question) for item in (*shots, example)]
     given = [shot_answer(shot.answer, setting.shots.wording) for shot in shots]
-    opening = setting.opening.replace("{question}", example.question)
+    opening, _ = _opening(setting, example)
     if not setting.shots.turns:
         solved = "".join(f"{question} {answer}\n\n" for question, answer in zip(asked, given, strict=False))
         asked, given = [solved + asked[-1]], []
@@ -67,6 +83,4 @@ def _text(setting: EvalSetting, example: Example, shots: Sequence[Example]) -> s
     messages = [{"role": "user", "content": asked[0]}]
     for answer, question in zip(given, asked[1:], strict=True):
         messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": question}]
-    if "assistant" in chat.get(setting.template).strip:
-        opening = opening.strip()  # as these templates do with every answer
     return chat.render(messages, setting.template) + opening

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxsink.evals.conditions import PLAIN, comparisons
 from jaxsink.evals.manifest import read_manifest
 from jaxsink.evals.results import SPEED, read_lines, read_results, write_json
 from jaxsink.evals.sinks import frequent_tokens, pool
-from jaxsink.stats import mcnemar, wilson
+from jaxsink.stats import bootstrap, mcnemar, paired_difference, wilson
 
 FILE = "results.json"
 Answers = list[dict[str, Any]]  # of one condition, in order of question
@@ -24,8 +26,10 @@ def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
     manifest = read_manifest(folder)
     by_condition, total = finished(folder, list(manifest["conditions"]))
     count = len(next(iter(by_condition.values())))
+    gold = bool(manifest["exam"].get("gold"))
     results: dict[str, Any] = {
         "exam": manifest["exam"]["name"],
+        "gold": gold,
         "model": manifest["model"],
         "questions": total,
         "finished": count,
@@ -38,11 +42,15 @@ def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
     }
     if count:
         for label, answers in by_condition.items():
+            if gold:
+                results["conditions"].append({"condition": label, **perplexities(answers)})
+                continue
             reported = manifest["reported"] if label == PLAIN else None
             results["conditions"].append({"condition": label, **accuracies(answers), "reported": reported})
             if manifest["eps"] is not None:
                 results["sinks"][label] = sinks(answers, name_of)
-        results["tests"] = [compared(pair, by_condition) for pair in comparisons(by_condition)]
+        test = compared_likelihoods if gold else compared
+        results["tests"] = [test(pair, by_condition) for pair in comparisons(by_condition)]
     write_json(folder / FILE, results)
     return results
 
@@ -73,6 +81,25 @@ def compared(pair: tuple[str, str], by_condition: Mapping[str, Answers]) -> dict
     first, second = ([answer["correct"] for answer in by_condition[label]] for label in pair)
     only_first, only_second, p = mcnemar(first, second)
     return {"condition": pair[0], "against": pair[1], "gained": only_first, "lost": only_second, "p": p}
+
+
+def perplexities(answers: Answers) -> dict[str, Any]:
+    """Perplexity per token of the published answers, with the bootstrap's 95 % interval over questions."""
+    sums = np.array([[answer["log_prob"], answer["tokens"]] for answer in answers])
+
+    def of(values: np.ndarray, axis: int) -> np.ndarray:
+        totals = values.sum(axis=axis)
+        return np.exp(-totals[..., 0] / totals[..., 1])
+
+    value, low, high = bootstrap(sums, of)
+    return {"total": len(answers), "tokens": int(sums[:, 1].sum()), "perplexity": value, "low": low, "high": high}
+
+
+def compared_likelihoods(pair: tuple[str, str], by_condition: Mapping[str, Answers]) -> dict[str, Any]:
+    """Mean difference of the log-probability per token, over questions, and the sign-flip test of it."""
+    first, second = ([a["log_prob"] / a["tokens"] for a in by_condition[label]] for label in pair)
+    difference, low, high, p = paired_difference(first, second)
+    return {"condition": pair[0], "against": pair[1], "difference": difference, "low": low, "high": high, "p": p}
 
 
 def sinks(answers: Answers, name_of: Callable[[int], str]) -> dict[str, Any]:
