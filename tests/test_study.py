@@ -22,7 +22,8 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.report import read_study, write_page
 from jaxsink.report.study import VERDICTS
 from jaxsink.sinks import MaskSinks
-from jaxsink.study import Recorded, Scored, Study, Subject, measure
+from jaxsink.study import Gallery, Recorded, Scored, Study, Subject, measure
+from jaxsink.study.player import one_generation
 from jaxsink.study.run import all_pieces, conduct, write_manifest
 from jaxsink.study.subject import questions
 
@@ -173,3 +174,15 @@ def test_mistakes_are_named(arguments: list[str], words: str, tmp_path: Path, ca
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_player_leaves_out_places_after_an_early_end() -> None:
+    subject = random_subject("mini-llama")
+    ended = Gallery(
+        scores=np.ones((4, 2, 1, 2, 7), np.float32), masked=None, tokens=np.array([[2, 2, 5, 6, 7, 3, 2]]),
+        committed_at=np.array([[-1, -1, -1, 0, 1, 2, -1]]), mask=np.array([[False, *[True] * 6]]),
+        real=np.ones((4, 1, 7), bool), taken=np.array([3]), prompt_length=3, mask_id=None, eps=3.0,
+    )  # fmt: skip
+    arrays = one_generation(subject, ended, 0)
+    assert arrays["committed_at"].tolist() == [-1, -1, 0, 1, 2] and arrays["scores"].shape == (3, 2, 2, 5)
+    assert int(arrays["prompt_length"]) == 2 and len(arrays["tokens"]) == 5

@@ -23,8 +23,13 @@ def export(study: Study, row: int = 0) -> list[str]:
 
 
 def one_generation(subject: Subject, gallery: Gallery, row: int) -> dict[str, Any]:
-    """The arrays of one row, without its padding: scores f16[T,L,H,S] and what stands where and when."""
-    real, taken = np.flatnonzero(gallery.mask[row]), int(gallery.taken[row])
+    """The arrays of one row, without its padding: scores f16[T,L,H,S] and what stands where and when.
+
+    An autoregressive row that ended early has places after its end that nobody wrote; they are left out.
+    """
+    places = np.arange(gallery.mask.shape[1])
+    there = gallery.mask[row] & ((places < gallery.prompt_length) | (gallery.committed_at[row] >= 0))
+    real, taken = np.flatnonzero(there), int(gallery.taken[row])
 
     def cut(scores: np.ndarray) -> np.ndarray:
         return scores[:taken, :, row][..., real].astype(np.float16)

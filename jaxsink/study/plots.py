@@ -22,15 +22,20 @@ STYLE: dict[Any, Any] = {
 }  # fmt: skip
 
 
+def styled() -> Any:
+    """A context in which everything that is drawn has the style; a user's own settings come back after it."""
+    return mpl.rc_context(STYLE)
+
+
 def canvas(rows: int = 1, columns: int = 1, width: float = 7.0, height: float = 3.2, **options: Any) -> tuple[Any, Any]:
     """(figure, axes) in the style."""
-    with mpl.rc_context(STYLE):
+    with styled():
         return plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **options)
 
 
 def save(figure: Any, folder: Path, name: str) -> str:
     """`NAME.svg` and `NAME.png`, without dates or versions, so that equal results give equal files."""
-    with mpl.rc_context(STYLE):
+    with styled():
         for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
             with new_file(folder / f"{name}.{kind}") as partial:
                 figure.savefig(partial, format=kind, metadata=metadata)

@@ -19,6 +19,7 @@ from jaxsink.progress import progress
 from jaxsink.study import player
 from jaxsink.study.finding import Finding
 from jaxsink.study.measure import Piece, Recorded, Study
+from jaxsink.study.plots import styled
 from jaxsink.version import __version__
 
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "orbax-checkpoint", "optax")
@@ -33,7 +34,8 @@ def conduct(study: Study, experiments: Sequence[Any]) -> list[Finding]:
             begin(piece.label)
             study.compute(piece)
             end()
-    findings = [experiment.run(study) for experiment in experiments]
+    with styled():
+        findings = [experiment.run(study) for experiment in experiments]
     if is_main():
         for finding in findings:
             finding.save(study.folder / "experiments")
