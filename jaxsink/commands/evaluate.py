@@ -36,7 +36,8 @@ def add_parser(commands: Commands) -> None:
         help="accuracy on a benchmark with attention sinks masked, with controls",
         description="Ask a model the questions of a benchmark, unmasked and with its top-K sinks (or as many other keys) "
         "hidden, grade the answers, and count which tokens are sinks. DIR gets a line per answer as it comes, a manifest, "
-        "and results.json.",
+        "results.json, and Tables 1 and 2 beside the paper's (table1.csv, table2.csv, tables.json, tables.md). `jaxsink "
+        "table1` puts several such directories together.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -56,7 +57,9 @@ def add_parser(commands: Commands) -> None:
     what = parser.add_argument_group("conditions")
     what.add_argument("--k", default="0,1,5,10", metavar="K,K", help="keys to hide per head (default: %(default)s)")
     what.add_argument("--select", default="top,random,bottom", metavar="S,S", help="which (default: %(default)s)")
-    what.add_argument("--no-sinks", action="store_true", help="do not count sinks along")
+    sinks = what.add_mutually_exclusive_group()
+    sinks.add_argument("--eps", type=eps, default=3.0, metavar="E", help="of the sinks counted along (default: 3)")
+    sinks.add_argument("--no-sinks", action="store_true", help="do not count sinks along")
     what.add_argument("--seed", type=int, default=0, help="of all draws; each question adds its index (default: 0)")
     how = parser.add_argument_group("running")
     how.add_argument(
@@ -65,6 +68,9 @@ def add_parser(commands: Commands) -> None:
     place = how.add_mutually_exclusive_group()
     place.add_argument("--devices", type=positive, metavar="N", help="devices that share each batch (default: all)")
     place.add_argument("--mesh", metavar="DxM", help="cut the model over D x M devices: batch x weights")
+    how.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="type of the weights (default: as stored)"
+    )
     how.add_argument("--shard", default="1/1", metavar="I/N", help="do every N-th question, from the I-th on")
     how.add_argument(
         "--allow-code-execution", action="store_true", help="let programs that the model writes run, in a sandbox"
@@ -91,10 +97,10 @@ def run(args: argparse.Namespace) -> int:
     enable_compilation_cache()
     devices, mesh = choose_place(args)
     exam = choose_exam(args, Found.at(args.model).config)
-    model = load(args.model, dtype="float32" if args.model in NAMES else None, mesh=mesh)  # built-in ones are small
-    eps = None if args.no_sinks else Evaluation.eps
+    dtype = args.dtype or ("float32" if args.model in NAMES else None)  # built-in ones are small
+    model = load(args.model, dtype=dtype, mesh=mesh)
     rows = args.rows or ROWS
-    job = Evaluation(model, exam, wanted, folder, args.seed, eps, rows, devices, shard)
+    job = Evaluation(model, exam, wanted, folder, args.seed, None if args.no_sinks else args.eps, rows, devices, shard)
     try:
         with stop_on_sigterm() as is_stopped:
             evaluate(job, is_stopped)
@@ -103,6 +109,14 @@ def run(args: argparse.Namespace) -> int:
             f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues.", EXIT_CODE
         )
     return show(args, folder, exam.tokenizer)
+
+
+def eps(text: str) -> float:
+    """For argparse: ε of Eq. 3."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
+    return value
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -191,62 +205,18 @@ def task_or_own_tokenizer(args: argparse.Namespace) -> Tokenizer:
 
 def show(args: argparse.Namespace, folder: Path, tokenizer: Tokenizer) -> int:
     """Sum up, and print it."""
+    from jaxsink.commands.tables import print_run
     from jaxsink.evals.manifest import read_manifest
     from jaxsink.evals.summary import summarise
+    from jaxsink.evals.tables import write_tables
 
     name = read_manifest(folder)["exam"]["name"]
     if name != args.setting:
         raise JaxsinkError(f"{folder} holds an evaluation of {name}, not of {args.setting}; name that setting.")
     results = summarise(folder, tokenizer.token)
+    write_tables(folder, [results])
     if args.json:
         print(json.dumps(results, indent=2))
     else:
-        print_tables(results, folder)
+        print_run(results, folder)
     return 0
-
-
-def print_tables(results: dict[str, Any], folder: Path) -> None:
-    """Table 1 of this run, Table 2 of its first condition, and the speed."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    console.print(f"{results['exam']}: {results['finished']} of {results['questions']} questions", markup=False)
-    columns = ("condition", "right, % (95 %)", "lost", "gained", "p: none", "p: random", "reported")
-    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # narrow enough for 80 columns
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    tests = {(test["condition"], test["against"]): test for test in results["tests"]}
-    for line in results["conditions"]:
-        label = line["condition"]
-        plain = tests.get((label, "K = 0"), {})
-        control = next((t for (one, other), t in tests.items() if one == label and other.endswith("random")), {})
-        table.add_row(
-            label, "{:.1f} ({:.1f}–{:.1f})".format(*(100 * line[name] for name in ("accuracy", "low", "high"))),
-            str(plain.get("lost", "")), str(plain.get("gained", "")),
-            *(f"{t['p']:.2g}" if t else "" for t in (plain, control)),
-            "" if line["reported"] is None else f"{line['reported']:.1f}",
-        )  # fmt: skip
-    console.print(table)
-    for label, found in list(results["sinks"].items())[:1]:
-        print_sinks(console, label, found)
-    speed = results["throughput"]
-    if speed["questions_per_second"]:
-        note = ", compiling included" if speed["with_compiling"] else ""
-        each, tokens = speed["questions_per_second"], speed["tokens_per_second"]
-        console.print(f"{each:.3g} questions/s under all conditions, {tokens:,.0f} tokens/s{note}.")
-    console.print(f"Results are in {folder}.", markup=False, soft_wrap=True)
-
-
-def print_sinks(console: Any, label: str, found: dict[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    console.print(
-        f"sinks, {label}: {found['per_head']:.3g} per head and step, {found['on_first_token']:.1%} on the first token"
-    )
-    table = Table("token", "share of sinks", "base rate", "lift", box=SIMPLE_HEAD, pad_edge=False)
-    for token in found["tokens"]:
-        table.add_row(escape(token["token"]), f"{token['share']:.3f}", f"{token['base']:.3f}", f"{token['lift']:.2f}")
-    console.print(table)

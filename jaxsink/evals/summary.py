@@ -5,12 +5,15 @@ Only questions that are finished under every condition count, because conditions
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxsink.evals.conditions import PLAIN, comparisons
+from jaxsink.errors import JaxsinkError
+from jaxsink.evals.conditions import comparisons, parts
 from jaxsink.evals.manifest import read_manifest
+from jaxsink.evals.paper import published
 from jaxsink.evals.results import SPEED, read_lines, read_results, write_json
 from jaxsink.evals.sinks import frequent_tokens, pool
 from jaxsink.stats import mcnemar, wilson
@@ -24,8 +27,11 @@ def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
     manifest = read_manifest(folder)
     by_condition, total = finished(folder, list(manifest["conditions"]))
     count = len(next(iter(by_condition.values())))
+    setting = manifest["exam"]["setting"]
     results: dict[str, Any] = {
         "exam": manifest["exam"]["name"],
+        "benchmark": manifest["exam"]["benchmark"],
+        "subject": setting.get("model") or manifest["model"]["family"],  # what tables call the model
         "model": manifest["model"],
         "questions": total,
         "finished": count,
@@ -38,8 +44,8 @@ def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
     }
     if count:
         for label, answers in by_condition.items():
-            reported = manifest["reported"] if label == PLAIN else None
-            results["conditions"].append({"condition": label, **accuracies(answers), "reported": reported})
+            line = {"condition": label, **accuracies(answers)}
+            results["conditions"].append(line | against_published(line, manifest, complete=count == total))
             if manifest["eps"] is not None:
                 results["sinks"][label] = sinks(answers, name_of)
         results["tests"] = [compared(pair, by_condition) for pair in comparisons(by_condition)]
@@ -66,6 +72,34 @@ def accuracies(answers: Answers) -> dict[str, Any]:
         if name in answers[0]
     }
     return {"right": right, "total": len(answers), "accuracy": share, "low": low, "high": high, **both}
+
+
+def against_published(line: Mapping[str, Any], manifest: Mapping[str, Any], complete: bool) -> dict[str, Any]:
+    """The published accuracy in per cent where there is one, and p of ours being the same.
+
+    Only a complete run is tested: questions are asked in order of length, so those that come first are no fair sample.
+    """
+    k, select = parts(line["condition"])
+    known = published(manifest["exam"]["name"], k, manifest["reported"]) if select in (None, "top") else None
+    if known is None:
+        return {"reported": None, "p_reported": None}
+    return {"reported": known.percent, "p_reported": known.p(line["right"], line["total"]) if complete else None}
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """What `summarise` wrote last, if it is of all answers that are there."""
+    manifest = read_manifest(folder)
+    try:
+        results = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        known = results["finished"], results["conditions"], results["subject"]
+    except (OSError, ValueError, KeyError, TypeError):
+        known = None
+    if known is None or known[0] != len(next(iter(finished(folder, list(manifest["conditions"]))[0].values()))):
+        raise JaxsinkError(
+            f"{folder} has answers that are not summed up; do so with `jaxsink evaluate MODEL {manifest['exam']['name']} "
+            f"--out {folder} --summary`."
+        )
+    return results
 
 
 def compared(pair: tuple[str, str], by_condition: Mapping[str, Answers]) -> dict[str, Any]:
