@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
+from jaxsink.buckets import local
 from jaxsink.errors import JaxsinkError
 
 EXAMPLES = """examples:
@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
             raise JaxsinkError("there is nothing to write; name directories that `jaxsink evaluate` wrote.")
         print(json.dumps(paper(), indent=2) if args.json else "\n".join(described()))
         return 0
-    summaries = [read_summary(Path(run).expanduser()) for run in dict.fromkeys(args.runs)]
+    summaries = [read_summary(local(run, "DIR")) for run in dict.fromkeys(args.runs)]
     if args.out:
-        write_tables(Path(args.out).expanduser(), summaries)
+        write_tables(local(args.out, "--out"), summaries)
     if args.json:
         print(json.dumps({"table1": table1(summaries), "table2": table2(summaries)}, indent=2))
     else:

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxsink.buckets import local
 from jaxsink.cli import Commands, fail
 from jaxsink.commands.sampler_options import positive
 from jaxsink.errors import JaxsinkError
@@ -41,7 +42,9 @@ def add_parser(commands: Commands) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", help="a checkpoint, or a built-in name (with the setting task)")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a checkpoint, also gs://…, or a built-in name (for the setting task)"
+    )
     parser.add_argument("setting", metavar="SETTING", help="a name such as llada-8b-instruct/gsm8k/study, or task")
     parser.add_argument("--out", metavar="DIR", required=True, help="directory of the run; continues what is there")
     data = parser.add_argument_group("questions")
@@ -81,7 +84,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    folder = Path(args.out).expanduser()
+    folder = local(args.out, "--out")
     if args.summary:
         return show(args, folder, task_or_own_tokenizer(args))
     shard, k = parse_shard(args.shard), parse_counts(args.k)

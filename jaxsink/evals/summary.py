@@ -91,10 +91,10 @@ def read_summary(folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
     try:
         results = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        known = results["finished"], results["conditions"], results["subject"]
-    except (OSError, ValueError, KeyError, TypeError):
-        known = None
-    if known is None or known[0] != len(next(iter(finished(folder, list(manifest["conditions"]))[0].values()))):
+    except (OSError, ValueError):
+        results = {}
+    there = len(next(iter(finished(folder, list(manifest["conditions"]))[0].values())))
+    if not {"finished", "subject", "tests"} <= set(results) or results["finished"] != there:
         raise JaxsinkError(
             f"{folder} has answers that are not summed up; do so with `jaxsink evaluate MODEL {manifest['exam']['name']} "
             f"--out {folder} --summary`."

@@ -1,7 +1,6 @@
 """Tables 1 and 2 of one or several evaluations beside the paper's: as rows, CSV, JSON and Markdown.
 
-rows = table1([read_summary(Path("runs/llada")), read_summary(Path("runs/dream"))])
-write_tables(Path("runs"), summaries)     # table1.csv, table2.csv, tables.json, tables.md
+Every test is corrected for how many of its kind stand in one table, so tables of several runs are made from all of them.
 """
 
 from __future__ import annotations
