@@ -20,7 +20,7 @@ from jaxsink.errors import JaxsinkError
 
 VARIABLE = "JAXSINK_CHECKPOINTS"
 AT_ONCE = 4  # files under way; each is held in memory, and Orbax's files have up to 2 GiB
-RETRIES = 6  # of a request, each after twice the time of the one before
+RETRIES = 4  # of a request, each after twice the time of the one before
 REMOTE = re.compile(r"([a-z][a-z0-9+.-]+):/+", re.IGNORECASE)
 
 
@@ -39,9 +39,9 @@ def local(path: str | os.PathLike[str], option: str) -> Path:
     return Path(path).expanduser()
 
 
-def fetch(path: str | os.PathLike[str]) -> Path:
-    """The directory of this machine that holds a copy of a bucket's checkpoint."""
-    from jaxsink.storage import MANIFEST
+def fetch(path: str | os.PathLike[str], weights: bool = True) -> Path:
+    """The directory of this machine that holds a copy of a bucket's checkpoint; it may be without its weights."""
+    from jaxsink.storage import MANIFEST, WEIGHTS
 
     url = _url(path)
     with _errors(url):
@@ -54,8 +54,11 @@ def fetch(path: str | os.PathLike[str]) -> Path:
             )
         version = hashlib.sha256(url.encode() + manifest.stamp.generation).hexdigest()[:16]
         place = _cache() / f"{url.rsplit('/', 1)[-1]}-{version}"
+        if not weights and not place.is_dir():
+            place = place.with_name(f"{place.name}-without-weights")
         if not place.is_dir():
             names = [name.decode() for name in store.list().result()]
+            names = [name for name in names if weights or not name.startswith(f"{WEIGHTS}/")]
             with new_directory(place, MANIFEST) as folder:
                 _windowed(names, lambda name: store.read(name), lambda name, got: _keep(folder / name, got))
     return place

@@ -81,9 +81,11 @@ def test_convert_and_the_commands_take_buckets(bucket: FakeBucket, tmp_path: Pat
     source, model = make(tmp_path / "source", "llada")
     report = convert(str(source), URL, verify=True)
     assert report.target == URL and report.verified is not None
+    bucket.requests.clear()
     args = build_parser().parse_args(["inspect", URL, "--json"])
     assert args.run(args) == 0
     assert json.loads(capsys.readouterr().out)["parameters"] == report.parameters
+    assert not any("weights" in request for request in bucket.requests)
     assert_same(jaxsink.load(URL), model)
     assert not list(Path.cwd().glob("gs:*"))
 
