@@ -104,13 +104,12 @@ def run(args: argparse.Namespace) -> int:
     model = load(args.model, dtype=dtype, mesh=mesh)
     rows = args.rows or ROWS
     job = Evaluation(model, exam, wanted, folder, args.seed, None if args.no_sinks else args.eps, rows, devices, shard)
+    last_words = f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues."
     try:
-        with stop_on_sigterm() as is_stopped:
+        with stop_on_sigterm(last_words) as is_stopped:
             evaluate(job, is_stopped)
     except StoppedError:
-        return fail(
-            f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues.", EXIT_CODE
-        )
+        return fail(last_words, EXIT_CODE)
     return show(args, folder, exam.tokenizer)
 
 
