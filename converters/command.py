@@ -28,7 +28,7 @@ def add_parser(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("src", metavar="SRC", help="Hugging Face directory, .gguf file, or hub id (owner/name)")
-    parser.add_argument("dst", metavar="DST", help="directory to write; must not exist yet")
+    parser.add_argument("dst", metavar="DST", help="directory to write, or gs://bucket/name; must not exist yet")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), help="type of the weights (default: as stored)"
     )

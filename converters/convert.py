@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxsink.buckets import is_remote
 from jaxsink.cli import human_bytes
 from jaxsink.errors import JaxsinkError
 from jaxsink.storage import dtype_name, first_line
@@ -60,15 +62,16 @@ def convert(
     ignore_settings: frozenset[str] = frozenset(),
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
-    """Convert `src` (a directory, a GGUF file or a hub id) into the checkpoint directory `dst`."""
+    """Convert `src` (a directory, a GGUF file or a hub id) into the checkpoint `dst`: a directory, or gs://bucket/name."""
     path, commit = locate(src, revision)
-    target = Path(os.path.realpath(os.path.expanduser(dst)))
-    check_apart(path, target)
+    target = dst if is_remote(dst) else Path(os.path.realpath(os.path.expanduser(dst)))
+    if isinstance(target, Path):
+        check_apart(path, target)
     source = open_source(path)
     plan = make_plan(source, path, ignore_settings)
     dtype = plan.dtype if dtype is None else dtype_name(dtype)
     size = plan.bytes(dtype)
-    check_space(target, size)
+    check_space(target if isinstance(target, Path) else Path(tempfile.gettempdir(), "checkpoint"), size)
 
     origin: dict[str, Any] = {"kind": source.kind, "path": str(src), "revision": commit}
     report = Report(str(src), str(target), plan.family.name, dtype, len(source.tensors), plan.parameters, size, commit)

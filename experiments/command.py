@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxsink_experiments import BEYOND, ORDER, PAPER
 
+from jaxsink.buckets import local
 from jaxsink.errors import JaxsinkError
 
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if problems < 1 or generations < 2 or args.rows < 1:
         raise JaxsinkError("a study needs at least one problem, two generations and one row.")
+    folder = local(args.out, "--out")
     runs = None if args.runs is None else Path(args.runs).expanduser()
     if runs is not None and not runs.is_dir():
         raise JaxsinkError(f"--runs: {runs} is not a directory; give the one that holds the training runs.")
@@ -84,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     enable_compilation_cache()
     mesh = choose_mesh(args.mesh)
     subjects = [subject(name, mesh) for name in dict.fromkeys(args.model or DEFAULT_MODELS)]
-    study = Study(subjects, Path(args.out).expanduser(), problems, generations, args.rows, seed=args.seed, runs=runs)
+    study = Study(subjects, folder, problems, generations, args.rows, seed=args.seed, runs=runs)
     wanted = args.names or [short(module) for module in (ORDER if args.full else PAPER)]
     experiments = [import_module(f"jaxsink_experiments.{SHORT[name]}") for name in dict.fromkeys(wanted)]
     findings = conduct(study, experiments)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, SELECTIONS, TABLE1, percent, rows, worse
 
+from jaxsink.evals import paper
 from jaxsink.study import Finding, Measurement, Scored, Study, Subject, Table, plots
 from jaxsink.study.finding import all_of
 
 NAME, TITLE = "table1", "Accuracy with sinks masked"
 QUESTION = "Does losing its sinks break an autoregressive model but not a diffusion model, more than losing any keys?"
-PAPER = "Masking one sink breaks Llama (.85 to .02 on GSM8K), while LLaDA and Dream lose little up to K = 5."
+PAPER = (
+    "Masking one sink breaks Llama (.{:02d} to .{:02d} on GSM8K), while LLaDA and Dream lose little up to K = 5."
+).format(*paper.TABLE1["llama-3.1-8b-instruct/gsm8k/study"])
 COUNTS = (1, 5, 10)
 LITTLE, MOST = 0.05, 0.5  # of the accuracy: what is lost by a model that is robust, and by one that breaks
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxsink.evals import paper
 from jaxsink.sinks import frequency, fresh, top_tokens
 from jaxsink.sinks.tokens import KINDS
 from jaxsink.study import Finding, Study, Table
@@ -11,7 +12,20 @@ from jaxsink.study.finding import all_of
 
 NAME, TITLE = "table2", "Tokens that sink"
 QUESTION = "Are sinks on structure (line breaks, punctuation, masks) rather than on words?"
-PAPER = "LLaDA: newline .37, mask .37, '.' .05; Dream: mask .32, newline .09; MMaDA: newline .18, mask .17."
+
+
+def most_frequent(model: str, count: int) -> str:
+    """The first lines of the paper's Table 2."""
+    return ", ".join(
+        f"{token if token.isalpha() else repr(token)} {share:.2f}".replace(" 0.", " .")
+        for token, share in paper.TABLE2[model][:count]
+    )
+
+
+PAPER = (
+    f"LLaDA: {most_frequent('llada-8b-instruct', 3)}; Dream: {most_frequent('dream-7b-instruct', 2)}; "
+    f"MMaDA: {most_frequent('mmada-8b-mixcot', 2)}."
+)
 STRUCTURE = ("mask", "bos", "eos", "newline", "space", "punctuation", "special", "template")
 
 

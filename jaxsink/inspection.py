@@ -18,7 +18,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 
 def describe(path: str) -> dict[str, Any]:
     """{"config", "parameters", "dtype", "bytes", "source", "summary"}; the summary is for people."""
-    place = resolve(path)
+    place = resolve(path, weights=False)
     source: dict[str, Any] = {"kind": "published configuration, without weights"}
     if (place / MANIFEST).is_file():
         reader = Reader(place)

@@ -1,4 +1,4 @@
-"""Statistics over prompts: confidence intervals, paired differences between two conditions, McNemar's test.
+"""Statistics over prompts: confidence intervals, paired differences, McNemar's and Fisher's tests, Holm's correction.
 
 Prompts are what is drawn at random, so they are axis 0 everywhere and what is resampled. Everything is seeded.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -119,6 +119,31 @@ def mcnemar(a: Any, b: Any) -> McNemar:
         raise JaxsinkError("mcnemar: both conditions must be one right (1) or wrong (0) per prompt.")
     only_a, only_b = int((first > second).sum()), int((first < second).sum())
     return McNemar(only_a, only_b, _two_sided(min(only_a, only_b), only_a + only_b))
+
+
+def fisher(right_a: int, n_a: int, right_b: int, n_b: int) -> float:
+    """Fisher's exact test, two-sided: could `right_a` out of `n_a` and `right_b` out of `n_b` have one accuracy?
+
+    Given all right answers together, p is the probability of every split between the two that is no likelier than this one.
+    """
+    for right, n in ((right_a, n_a), (right_b, n_b)):
+        if n < 1 or not 0 <= right <= n:
+            raise JaxsinkError(f"fisher: {right} right out of {n} is not a count out of at least one.")
+    right = right_a + right_b
+    first, last = max(0, right - n_b), min(n_a, right)
+    ways = [math.comb(n_a, first) * math.comb(n_b, right - first)]  # in which a share of the right answers can be a's
+    for a in range(first, last):
+        ways.append(ways[-1] * (n_a - a) * (right - a) // ((a + 1) * (n_b - right + a + 1)))
+    return sum(count for count in ways if count <= ways[right_a - first]) / math.comb(n_a + n_b, right)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction for many tests: each p as it must be read so that all tests together err with the usual chance."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda n: p_values[n])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = largest
+    return corrected
 
 
 def _two_sided(few: int, n: int) -> float:

@@ -63,7 +63,7 @@ class Tokenizer:
         family: "llada", "mmada", "dream" … chooses the chat template; without it the family in jaxsink.json or
             config.json does.
         """
-        root = resolve(path)
+        root = resolve(path, weights=False)
         if not root.is_dir():
             raise JaxsinkError(f"{root} is not a directory; give the directory that holds tokenizer.json.")
         folder = _folder(root)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxsink.atomic import new_directory
+from jaxsink.buckets import check_free, is_remote, send
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import abstract
@@ -127,7 +129,17 @@ def writer(
     source: dict[str, Any],
     overwrite: bool = False,
 ) -> Iterator[Writer]:
-    """Write a checkpoint; nothing appears at `path` unless the block ends well. `source` may be filled inside it."""
+    """Write a checkpoint; nothing appears at `path` unless the block ends well. `source` may be filled inside it.
+
+    For a bucket (gs://…) it is written on this machine, where temporary files belong, and sent when it is complete.
+    """
+    if is_remote(path):
+        check_free(path, overwrite)
+        with tempfile.TemporaryDirectory(prefix="jaxsink-") as folder:
+            with writer(Path(folder) / "checkpoint", config, dtype, source) as out:
+                yield out
+            send(Path(folder) / "checkpoint", path, overwrite)
+        return
     manifest = {
         "format": FORMAT,
         "jaxsink": __version__,

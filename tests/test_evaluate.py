@@ -374,8 +374,21 @@ def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
     printed = capsys.readouterr().out
     assert "K = 1, random" in printed and "questions/s" in printed and "3 of 3 questions" in printed
     assert without_speed(json.loads((tmp_path / "out" / "results.json").read_text())) == without_speed(results)
+    assert {file.name for file in (tmp_path / "out").glob("table*")} == {
+        "table1.csv",
+        "table2.csv",
+        "tables.json",
+        "tables.md",
+    }
     with pytest.raises(JaxsinkError, match="another seed"):
         command(*words, "--seed", "1")
+    with pytest.raises(JaxsinkError, match=r"another ε for sinks \(3\.0, not 0\.5\)"):
+        command(*words, "--eps", "0.5")
+    with pytest.raises(JaxsinkError, match=r"another model .*differs"):
+        command(*words, "--dtype", "bfloat16")
+    for wrong in ("-1", "inf", "nan", "x"):
+        with pytest.raises(SystemExit):
+            command(*words, "--eps", wrong)
 
 
 @pytest.mark.parametrize(

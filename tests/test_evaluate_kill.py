@@ -15,6 +15,7 @@ from test_evaluate import random_model
 
 import jaxsink
 from jaxsink.evals.results import read_results
+from jaxsink.evals.stop import GRACE
 
 DRIVER = """
 import argparse, sys
@@ -37,8 +38,9 @@ def place(tmp_path_factory) -> Path:
     return folder
 
 
-def begin(place: Path, out: str, *words: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "JAXSINK_COMPILE_CACHE": str(place / "cache"), "JAX_PLATFORMS": "cpu"}
+def begin(place: Path, out: str, *words: str, cache: str = "cache") -> subprocess.Popen[bytes]:
+    kept = cache if cache == "off" else str(place / cache)
+    environment = {**os.environ, "JAXSINK_COMPILE_CACHE": kept, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", DRIVER, str(place / "model"), *WORDS, "--out", str(place / out), *words]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -84,6 +86,23 @@ def test_killed_on_eight_devices_and_finished_on_two(place: Path, whole: dict[An
     after = (place / "killed" / "results-0001.jsonl").read_bytes()
     assert after.startswith(kept[: kept.rfind(b"\n") + 1]) and after.count(b"\n") == ALL
     assert lines(place / "killed") == whole
+
+
+@pytest.mark.slow
+def test_sigterm_while_it_compiles(place: Path, whole: dict[Any, Any]) -> None:
+    """Nothing is finished yet, nobody looks at the flag; the process ends all the same, and the run can go on."""
+    process = begin(place, "compiling", "--devices", "1", cache="off")
+    end = time.monotonic() + PATIENCE
+    while not (place / "compiling" / "results-0001.jsonl").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143 and "the same command continues" in errors.decode().splitlines()[-1]
+    assert time.monotonic() - begun < GRACE + 10
+    assert not lines(place / "compiling")
+    finish(begin(place, "compiling", "--devices", "1"))
+    assert lines(place / "compiling") == whole
 
 
 @pytest.mark.slow

@@ -220,3 +220,33 @@ def test_mcnemar_of_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mistakes_are_named(call: object, complaint: str) -> None:
     with pytest.raises(JaxsinkError, match=complaint):
         call()  # type: ignore[operator]
+
+
+def split_probabilities(right_a: int, n_a: int, right_b: int, n_b: int) -> Fraction:
+    """Fisher's p by listing every way in which the right answers can fall among all."""
+    right = right_a + right_b
+    chance = {
+        a: Fraction(math.comb(n_a, a) * math.comb(n_b, right - a), math.comb(n_a + n_b, right))
+        for a in range(right + 1)
+        if a <= n_a and right - a <= n_b
+    }
+    return sum((p for p in chance.values() if p <= chance[right_a]), Fraction(0))
+
+
+def test_fisher_by_hand() -> None:
+    assert stats.fisher(8, 10, 1, 6) == pytest.approx(0.0350, abs=1e-4)  # the usual textbook table
+    for counts in ((0, 3, 0, 5), (3, 3, 5, 5), (5, 10, 5, 10), (1, 1, 0, 9), (30, 41, 9, 50), (7, 164, 90, 1319)):
+        assert stats.fisher(*counts) == pytest.approx(float(split_probabilities(*counts)), rel=1e-12)
+        assert stats.fisher(*counts) == stats.fisher(*counts[2:], *counts[:2])
+    assert 0 <= stats.fisher(1319, 1319, 0, 1319) < 1e-300  # no overflow
+
+
+def test_holm_by_hand() -> None:
+    assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert stats.holm([0.5, 0.9]) == [1.0, 1.0] and stats.holm([]) == [] and stats.holm([0.2]) == [0.2]
+
+
+@pytest.mark.parametrize("counts", [(1, 0, 0, 1), (-1, 3, 0, 1), (0, 1, 4, 3)])
+def test_fisher_refuses_what_is_no_count(counts: tuple[int, int, int, int]) -> None:
+    with pytest.raises(JaxsinkError, match="right out of"):
+        stats.fisher(*counts)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxsink.buckets import local
 from jaxsink.cli import Commands, fail
 from jaxsink.commands.sampler_options import positive
 from jaxsink.errors import JaxsinkError
@@ -37,11 +38,14 @@ def add_parser(commands: Commands) -> None:
         help="accuracy on a benchmark with attention sinks masked, with controls",
         description="Ask a model the questions of a benchmark, unmasked and with its top-K sinks (or as many other keys) "
         "hidden, grade the answers, and count which tokens are sinks. DIR gets a line per answer as it comes, a manifest, "
-        "and results.json.",
+        "results.json, and Tables 1 and 2 beside the paper's (table1.csv, table2.csv, tables.json, tables.md). `jaxsink "
+        "table1` puts several such directories together.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", help="a checkpoint, or a built-in name (with the setting task)")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a checkpoint, also gs://…, or a built-in name (for the setting task)"
+    )
     parser.add_argument("setting", metavar="SETTING", help="a name such as llada-8b-instruct/gsm8k/study, or task")
     parser.add_argument("--out", metavar="DIR", required=True, help="directory of the run; continues what is there")
     data = parser.add_argument_group("questions")
@@ -69,7 +73,9 @@ def add_parser(commands: Commands) -> None:
         action="store_true",
         help="ask nothing: the perplexity of the published answers (autoregressive models)",
     )
-    what.add_argument("--no-sinks", action="store_true", help="do not count sinks along")
+    sinks = what.add_mutually_exclusive_group()
+    sinks.add_argument("--eps", type=eps, default=3.0, metavar="E", help="of the sinks counted along (default: 3)")
+    sinks.add_argument("--no-sinks", action="store_true", help="do not count sinks along")
     what.add_argument("--seed", type=int, default=0, help="of all draws; each question adds its index (default: 0)")
     how = parser.add_argument_group("running")
     how.add_argument(
@@ -78,6 +84,9 @@ def add_parser(commands: Commands) -> None:
     place = how.add_mutually_exclusive_group()
     place.add_argument("--devices", type=positive, metavar="N", help="devices that share each batch (default: all)")
     place.add_argument("--mesh", metavar="DxM", help="cut the model over D x M devices: batch x weights")
+    how.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="type of the weights (default: as stored)"
+    )
     how.add_argument("--shard", default="1/1", metavar="I/N", help="do every N-th question, from the I-th on")
     how.add_argument(
         "--allow-code-execution", action="store_true", help="let programs that the model writes run, in a sandbox"
@@ -88,7 +97,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    folder = Path(args.out).expanduser()
+    folder = local(args.out, "--out")
     if args.summary:
         return show(args, folder, task_or_own_tokenizer(args))
     shard, k = parse_shard(args.shard), parse_counts(args.k)
@@ -107,18 +116,25 @@ def run(args: argparse.Namespace) -> int:
     config = Found.at(args.model).config
     exam = choose_exam(args, config)
     exam = gold_exam(exam, config) if args.gold else exam
-    model = load(args.model, dtype="float32" if args.model in NAMES else None, mesh=mesh)  # built-in ones are small
-    eps = None if args.no_sinks else Evaluation.eps
+    dtype = args.dtype or ("float32" if args.model in NAMES else None)  # built-in ones are small
+    model = load(args.model, dtype=dtype, mesh=mesh)
     rows = args.rows or ROWS
-    job = Evaluation(model, exam, wanted, folder, args.seed, eps, rows, devices, shard)
+    job = Evaluation(model, exam, wanted, folder, args.seed, None if args.no_sinks else args.eps, rows, devices, shard)
+    last_words = f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues."
     try:
-        with stop_on_sigterm() as is_stopped:
+        with stop_on_sigterm(last_words) as is_stopped:
             evaluate(job, is_stopped)
     except StoppedError:
-        return fail(
-            f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues.", EXIT_CODE
-        )
+        return fail(last_words, EXIT_CODE)
     return show(args, folder, exam.tokenizer)
+
+
+def eps(text: str) -> float:
+    """For argparse: ε of Eq. 3."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
+    return value
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -207,91 +223,19 @@ def task_or_own_tokenizer(args: argparse.Namespace) -> Tokenizer:
 
 def show(args: argparse.Namespace, folder: Path, tokenizer: Tokenizer) -> int:
     """Sum up, and print it."""
+    from jaxsink.commands.tables import print_run
     from jaxsink.evals.manifest import read_manifest
     from jaxsink.evals.summary import summarise
+    from jaxsink.evals.tables import write_tables
 
     name = read_manifest(folder)["exam"]["name"]
     if name != args.setting:
         raise JaxsinkError(f"{folder} holds an evaluation of {name}, not of {args.setting}; name that setting.")
     results = summarise(folder, tokenizer.token)
+    if not results["gold"]:
+        write_tables(folder, [results])
     if args.json:
         print(json.dumps(results, indent=2))
     else:
-        print_tables(results, folder)
+        print_run(results, folder)
     return 0
-
-
-def print_tables(results: dict[str, Any], folder: Path) -> None:
-    """Table 1 of this run, Table 2 of its first condition, and the speed."""
-    from rich.console import Console
-
-    console = Console()
-    console.print(f"{results['exam']}: {results['finished']} of {results['questions']} questions", markup=False)
-    if results["gold"]:
-        print_perplexities(console, results)
-    else:
-        print_accuracies(console, results)
-    for label, found in list(results["sinks"].items())[:1]:
-        print_sinks(console, label, found)
-    speed = results["throughput"]
-    if speed["questions_per_second"]:
-        note = ", compiling included" if speed["with_compiling"] else ""
-        each, tokens = speed["questions_per_second"], speed["tokens_per_second"]
-        console.print(f"{each:.3g} questions/s under all conditions, {tokens:,.0f} tokens/s{note}.")
-    console.print(f"Results are in {folder}.", markup=False, soft_wrap=True)
-
-
-def tests_of(label: str, results: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the test against K = 0, the test against random keys) of a condition; empty where there is none."""
-    mine = {test["against"]: test for test in results["tests"] if test["condition"] == label}
-    return mine.get("K = 0", {}), next((test for name, test in mine.items() if name.endswith("random")), {})
-
-
-def print_perplexities(console: Any, results: dict[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    columns = ("condition", "perplexity (95 %)", "change per token, nats", "p: none", "p: random")
-    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for line in results["conditions"]:
-        plain, control = tests_of(line["condition"], results)
-        table.add_row(
-            line["condition"], "{perplexity:.2f} ({low:.2f}–{high:.2f})".format(**line),
-            "{difference:.3f} ({low:.3f} to {high:.3f})".format(**plain) if plain else "",
-            *(f"{t['p']:.2g}" if t else "" for t in (plain, control)),
-        )  # fmt: skip
-    console.print("perplexity of the published answers")
-    console.print(table)
-
-
-def print_accuracies(console: Any, results: dict[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    columns = ("condition", "right, % (95 %)", "lost", "gained", "p: none", "p: random", "reported")
-    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # narrow enough for 80 columns
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    for line in results["conditions"]:
-        label = line["condition"]
-        plain, control = tests_of(label, results)
-        table.add_row(
-            label, "{:.1f} ({:.1f}–{:.1f})".format(*(100 * line[name] for name in ("accuracy", "low", "high"))),
-            str(plain.get("lost", "")), str(plain.get("gained", "")),
-            *(f"{t['p']:.2g}" if t else "" for t in (plain, control)),
-            "" if line["reported"] is None else f"{line['reported']:.1f}",
-        )  # fmt: skip
-    console.print(table)
-
-
-def print_sinks(console: Any, label: str, found: dict[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    console.print(
-        f"sinks, {label}: {found['per_head']:.3g} per head and step, {found['on_first_token']:.1%} on the first token"
-    )
-    table = Table("token", "share of sinks", "base rate", "lift", box=SIMPLE_HEAD, pad_edge=False)
-    for token in found["tokens"]:
-        table.add_row(escape(token["token"]), f"{token['share']:.3f}", f"{token['base']:.3f}", f"{token['lift']:.2f}")
-    console.print(table)

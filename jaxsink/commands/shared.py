@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxsink import record as recorders
 from jaxsink import reduce
+from jaxsink.buckets import local
 from jaxsink.checkpoint import describe_foreign
 from jaxsink.cli import human_bytes
 from jaxsink.config import ModelConfig
@@ -234,7 +235,7 @@ class RecordFile:
                 raise JaxsinkError(f"--record-what: {name!r} is not known; choose from {', '.join(WHAT)}.")
         if not names:
             raise JaxsinkError(f"--record-what names nothing; choose from {', '.join(WHAT)}.")
-        place = Path(path).expanduser()
+        place = local(path, "--record")
         if not place.parent.is_dir():
             raise JaxsinkError(f"--record: the directory {place.parent} does not exist; create it first.")
         if place.is_dir() or not os.access(place.parent, os.W_OK):

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxsink.buckets import local
 from jaxsink.cli import Commands
 from jaxsink.errors import JaxsinkError
 from jaxsink.models import NAMES
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
     settings = dataclasses.replace(known.settings, **given)
     config = known.config.replace(extra_sink=args.extra_sink)
-    training = Run(args.name, config, known.sampler, settings, Path(args.out).expanduser())
+    training = Run(args.name, config, known.sampler, settings, local(args.out, "--out"))
     with progress_bar(args.name, settings.steps) as show:
         training.train(data_mesh(devices), show)
     result = training.examine(args.problems, again(args.name, settings, known.settings, args.extra_sink))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, cast
 
@@ -41,6 +42,14 @@ def policy(k: int, select: str, rank_on: RankOn) -> MaskSinks:
 
 def label(k: int, select: str) -> str:
     return f"K = {k}, {select}"
+
+
+def parts(condition: str) -> tuple[int, str | None]:
+    """(K, selection) of a label; nothing is selected for K = 0."""
+    found = re.fullmatch(r"K = (\d+)(?:, (\w+))?", condition)
+    if found is None:
+        raise JaxsinkError(f"{condition!r} is not the label of a condition, such as {PLAIN!r} or {label(5, 'top')!r}.")
+    return int(found[1]), found[2]
 
 
 def comparisons(labels: Iterable[str]) -> list[tuple[str, str]]:

@@ -91,12 +91,16 @@ def read_results(folder: Path) -> dict[Key, dict[str, Any]]:
 
 
 def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     """Replace a file whole; several hosts may do so at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=2) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

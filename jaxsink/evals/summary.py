@@ -5,14 +5,17 @@ Only questions that are finished under every condition count, because conditions
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxsink.evals.conditions import PLAIN, comparisons
+from jaxsink.errors import JaxsinkError
+from jaxsink.evals.conditions import comparisons, parts
 from jaxsink.evals.manifest import read_manifest
+from jaxsink.evals.paper import published
 from jaxsink.evals.results import SPEED, read_lines, read_results, write_json
 from jaxsink.evals.sinks import frequent_tokens, pool
 from jaxsink.stats import bootstrap, mcnemar, paired_difference, wilson
@@ -26,10 +29,13 @@ def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
     manifest = read_manifest(folder)
     by_condition, total = finished(folder, list(manifest["conditions"]))
     count = len(next(iter(by_condition.values())))
+    setting = manifest["exam"]["setting"]
     gold = bool(manifest["exam"].get("gold"))
     results: dict[str, Any] = {
         "exam": manifest["exam"]["name"],
         "gold": gold,
+        "benchmark": manifest["exam"]["benchmark"],
+        "subject": setting.get("model") or manifest["model"]["family"],  # what tables call the model
         "model": manifest["model"],
         "questions": total,
         "finished": count,
@@ -45,8 +51,8 @@ def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
             if gold:
                 results["conditions"].append({"condition": label, **perplexities(answers)})
                 continue
-            reported = manifest["reported"] if label == PLAIN else None
-            results["conditions"].append({"condition": label, **accuracies(answers), "reported": reported})
+            line = {"condition": label, **accuracies(answers)}
+            results["conditions"].append(line | against_published(line, manifest, complete=count == total))
             if manifest["eps"] is not None:
                 results["sinks"][label] = sinks(answers, name_of)
         test = compared_likelihoods if gold else compared
@@ -74,6 +80,36 @@ def accuracies(answers: Answers) -> dict[str, Any]:
         if name in answers[0]
     }
     return {"right": right, "total": len(answers), "accuracy": share, "low": low, "high": high, **both}
+
+
+def against_published(line: Mapping[str, Any], manifest: Mapping[str, Any], complete: bool) -> dict[str, Any]:
+    """The published accuracy in per cent where there is one, and p of ours being the same.
+
+    Only a complete run is tested: questions are asked in order of length, so those that come first are no fair sample.
+    """
+    k, select = parts(line["condition"])
+    known = published(manifest["exam"]["name"], k, manifest["reported"]) if select in (None, "top") else None
+    if known is None:
+        return {"reported": None, "p_reported": None}
+    return {"reported": known.percent, "p_reported": known.p(line["right"], line["total"]) if complete else None}
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """What `summarise` wrote last, if it is of all answers that are there."""
+    manifest = read_manifest(folder)
+    try:
+        results = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        results = {}
+    there = len(next(iter(finished(folder, list(manifest["conditions"]))[0].values())))
+    if not {"finished", "subject", "tests"} <= set(results) or results["finished"] != there:
+        raise JaxsinkError(
+            f"{folder} has answers that are not summed up; do so with `jaxsink evaluate MODEL {manifest['exam']['name']} "
+            f"--out {folder} --summary`."
+        )
+    if results["gold"]:
+        raise JaxsinkError(f"{folder} holds perplexities (--gold), and Table 1 is of answers; name runs without it.")
+    return results
 
 
 def compared(pair: tuple[str, str], by_condition: Mapping[str, Answers]) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""Tables 1 and 2 on the terminal: of one evaluation in full, of several in the form of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jaxsink.evals.conditions import PLAIN, label, parts
+from jaxsink.evals.tables import compact, table1
+
+CORRECTED = "p: two-sided, corrected by Holm for the tests of one column (paper: Fisher; none, random: McNemar)."
+SHARES = ("accuracy", "low", "high")
+MARKS = "Ours in %, (the paper's); † differs from K = 0, * from ours (two-sided, p < .05 after Holm's correction)."
+
+
+def print_run(results: Mapping[str, Any], folder: Path) -> None:
+    """Table 1 of one evaluation, Table 2 of its unmasked model, and the speed."""
+    console = Console()
+    console.print(f"{results['exam']}: {results['finished']} of {results['questions']} questions", markup=False)
+    if results["gold"]:
+        print_perplexities(console, results)
+    else:
+        print_accuracies(console, results)
+    if PLAIN in results["sinks"]:
+        print_sinks(console, results["sinks"][PLAIN])
+    speed = results["throughput"]
+    if speed["questions_per_second"]:
+        note = ", compiling included" if speed["with_compiling"] else ""
+        each, tokens = speed["questions_per_second"], speed["tokens_per_second"]
+        console.print(f"{each:.3g} questions/s under all conditions, {tokens:,.0f} tokens/s{note}.")
+    console.print(f"Results are in {folder}.", markup=False, soft_wrap=True)
+
+
+def print_perplexities(console: Console, results: Mapping[str, Any]) -> None:
+    console.print("perplexity of the published answers")
+    columns = ("condition", "perplexity (95 %)", "nats per token (95 %)", "p: none", "p: random")
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    tests = {(test["condition"], test["against"]): test for test in results["tests"]}
+    for line in results["conditions"]:
+        condition = line["condition"]
+        plain = tests.get((condition, PLAIN))
+        control = tests.get((condition, label(parts(condition)[0], "random")))
+        table.add_row(
+            condition, "{perplexity:.2f} ({low:.2f}–{high:.2f})".format(**line),
+            "{difference:+.2f} ({low:+.2f}…{high:+.2f})".format(**plain) if plain else "",
+            *(number(test["p"]) if test else "" for test in (plain, control)),
+        )  # fmt: skip
+    console.print(table)
+
+
+def print_accuracies(console: Console, results: Mapping[str, Any]) -> None:
+    rows = table1([results])
+    columns = {
+        "condition": [row["condition"] for row in rows],
+        "right, % (95 %)": ["{:.1f} ({:.1f}–{:.1f})".format(*(100 * row[n] for n in SHARES)) for row in rows],
+        "paper": [number(row["paper"], "g") for row in rows],
+        "p: paper": [number(row["p_paper_holm"]) for row in rows],
+        "lost/won": ["" if row["lost"] is None else f"{row['lost']}/{row['gained']}" for row in rows],
+        "p: none": [number(row["p_plain_holm"]) for row in rows],
+        "p: random": [number(row["p_random_holm"]) for row in rows],
+    }
+    shown = {heading: cells for heading, cells in columns.items() if any(cells)}
+    table = Table(*shown, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # narrow enough for 80 columns
+    for line in zip(*shown.values(), strict=True):
+        table.add_row(*line)
+    console.print(table)
+    if results["tests"]:
+        console.print(CORRECTED, markup=False)
+
+
+def number(value: float | None, form: str = ".2g") -> str:
+    return "" if value is None else format(value, form)
+
+
+def print_sinks(console: Console, found: Mapping[str, Any]) -> None:
+    console.print(
+        f"sinks, {PLAIN}: {found['per_head']:.3g} per head and step, {found['on_first_token']:.1%} on the first token"
+    )
+    table = Table("token", "share of sinks", "base rate", "lift", box=SIMPLE_HEAD, pad_edge=False)
+    for token in found["tokens"]:
+        table.add_row(escape(token["token"]), f"{token['share']:.3f}", f"{token['base']:.3f}", f"{token['lift']:.2f}")
+    console.print(table)
+
+
+def print_merged(summaries: Sequence[Mapping[str, Any]]) -> None:
+    """Table 1 as the paper prints it."""
+    heading, lines = compact(table1(summaries))
+    table = Table(*heading, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for line in lines:
+        table.add_row(*map(escape, line))
+    console = Console()
+    console.print(table)
+    console.print(MARKS, markup=False)
+    for one in summaries:
+        if one["finished"] < one["questions"]:
+            done = f"{one['finished']} of {one['questions']} questions"
+            console.print(
+                f"{one['subject']} on {one['exam']}: {done}, so it is not tested against the paper.", markup=False
+            )
