@@ -17,7 +17,7 @@ from jaxsink.storage import Reader
 from jaxsink.tokenizer import check_special_ids
 from jaxsink.training.evaluate import accuracy, answers
 
-FLOOR = {"mini-llama": 0.95, "mini-llada": 0.65, "mini-dream": 0.85}  # on 40 problems; the cards have the figures
+FLOOR = {"mini-llama": 0.95, "mini-llada": 0.95, "mini-dream": 0.85}  # on 40 problems; the cards have the figures
 
 
 @pytest.mark.parametrize("name", NAMES)
