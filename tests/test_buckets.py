@@ -113,6 +113,8 @@ def test_other_places_are_refused(path: str, message: str) -> None:
         ["study", "fig7", "--out", "gs://b/runs"],
         ["train", "mini-llama", "--out", "gs://b/runs"],
         ["table1", "gs://b/runs"],
+        ["evaluate", "mini-llama", "task", "--out", "runs", "--data-dir", "gs://b/r"],
+        ["report", "runs", "--out", "gs://b/report.html"],
         ["generate", "mini-llama", "Mia", "--record", "gs://b/record.npz"],
     ],
 )

@@ -299,6 +299,21 @@ def test_stopping_keeps_what_is_finished(whole: Path, tmp_path: Path) -> None:
     assert lines_of(tmp_path) == lines_of(whole)
 
 
+def test_weights_are_put_on_the_devices_once(tmp_path: Path, monkeypatch) -> None:
+    run, used = again(tmp_path, devices=jax.devices()[:2]), []
+
+    def stop(model: jaxsink.Model, *_: Any, **__: Any) -> None:
+        used.append(model)
+        raise StoppedError
+
+    monkeypatch.setattr(engine, "generate", stop)
+    for _ in range(2):
+        with pytest.raises(StoppedError):
+            evaluate(run)
+    assert used[0] is used[1]
+    assert all(leaf.sharding.device_set == set(jax.devices()[:2]) for leaf in jax.tree.leaves(used[0]))
+
+
 def test_without_sinks(whole: Path, tmp_path: Path) -> None:
     evaluate(again(tmp_path, eps=None))
     assert lines_of(tmp_path) == [{k: v for k, v in line.items() if k != "sinks"} for line in lines_of(whole)]

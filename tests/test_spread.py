@@ -12,6 +12,7 @@ import jaxsink
 from jaxsink import JaxsinkError, parallel
 from jaxsink.record import last_row, received
 from jaxsink.reduce import top
+from jaxsink.sampling import spread
 from jaxsink.sinks import MaskSinks, Threshold, TopK, detect, track
 
 SAMPLERS = {
@@ -127,3 +128,26 @@ def test_mistakes_are_named() -> None:
         jaxsink.generate(
             model, prompts("llada"), SAMPLERS["llada"], record=lambda tap: tap.probs.max(), devices=jax.devices()[:2]
         )
+
+
+def test_weights_are_copied_to_the_devices_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every chunk of steps of every call finds them there; pmap would copy them for each."""
+    model, devices, found = lively(FAMILIES["llada"], size=0.12), jax.devices()[:4], []
+    advance = spread._pmapped_advance
+
+    def watched(*settings):
+        def run(model, carry, given):
+            shards = [shard for leaf in jax.tree.leaves(model) for shard in leaf.addressable_shards]
+            found.append([(shard.device, shard.data.unsafe_buffer_pointer()) for shard in shards])
+            return advance(*settings)(model, carry, given)
+
+        return run
+
+    monkeypatch.setattr(spread, "_pmapped_advance", watched)
+    there = spread.copied(model, devices)
+    for _ in range(2):
+        generated("llada", there, devices=devices, stream=4)
+    assert len(found) >= 4 and all(places == found[0] for places in found)
+    assert {device for device, _ in found[0]} == set(devices)
+    generated("llada", model, devices=devices, stream=4)
+    assert {device for device, _ in found[-1]} == set(devices)

@@ -98,6 +98,9 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = local(args.out, "--out")
+    for option in ("data_dir", "data_file", "train_file"):
+        if getattr(args, option) is not None:
+            local(getattr(args, option), f"--{option.replace('_', '-')}")
     if args.summary:
         return show(args, folder, task_or_own_tokenizer(args))
     shard, k = parse_shard(args.shard), parse_counts(args.k)

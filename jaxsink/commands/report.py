@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from jaxsink.buckets import local
 from jaxsink.cli import Commands
 from jaxsink.errors import JaxsinkError
 
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_name(name: str, endings: tuple[str, ...]) -> Path:
-    path = Path(name)
+    path = local(name, "the page or animation")
     if path.suffix.lower() not in endings or path.is_dir():
         raise JaxsinkError(f"{name} must be a file that ends in {' or '.join(endings)}.")
     return path

@@ -35,6 +35,7 @@ from jaxsink.model import Model
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.progress import progress
 from jaxsink.sampling.generate import Generation, generate
+from jaxsink.sampling.spread import copied
 
 ROWS = 80
 STREAM = 16  # steps between two looks at the stop flag; also the steps of which a device holds records
@@ -71,6 +72,11 @@ class Evaluation:
         """In how many parts a batch is cut; each must hold whole turns of the conditions."""
         mesh = mesh_of(self.model)
         return mesh.shape[DATA] if mesh is not None else len(self.devices or (None,))
+
+    @cached_property
+    def placed(self) -> Model:
+        """The model where the batches need it, put there once for all of them."""
+        return self.model if self.devices is None else copied(self.model, self.devices)
 
     @property
     def size(self) -> int:
@@ -188,7 +194,7 @@ def answers(run: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
     eps = None if run.exam.gold else run.eps
     end = run.config.eos_ids[:1]
     return generate(
-        run.model,
+        run.placed,
         [list(question.prompt) for question in asked],
         recording_sampler(run.exam.sampler, eps),
         record=recorder(eps),

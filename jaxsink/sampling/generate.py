@@ -21,7 +21,7 @@ from jaxsink.sampling import autoregressive, diffusion, noise
 from jaxsink.sampling import intervene as interventions
 from jaxsink.sampling.records import make_plan
 from jaxsink.sampling.samplers import ARSampler, mask_count
-from jaxsink.sampling.spread import Dealt, OneProgram
+from jaxsink.sampling.spread import Dealt, OneProgram, copied
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def generate(
 
     given = diffusion.Given(rows(real), rows(given_by_caller), make_draws(seed, batch, draws, rows))
     loop = autoregressive if is_ar else diffusion
-    parts = (loop, model, rows(canvas), given, settings)
+    parts = (loop, model if devices is None else copied(model, devices), rows(canvas), given, settings)
     program = OneProgram(*parts) if devices is None else Dealt(*parts, devices)
     carry, values = run(program, settings, stream, listener)
 

@@ -6,12 +6,15 @@ Both offer the same three functions, so that `generate` does not care: `start()`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
@@ -45,7 +48,7 @@ class OneProgram:
 
 @dataclass(frozen=True)
 class Dealt:
-    """pmap: every device holds the weights and runs its share of the rows."""
+    """pmap: every device holds the weights (see `copied`) and runs its share of the rows."""
 
     loop: Any
     model: Model
@@ -88,6 +91,12 @@ class Dealt:
         by_step = {name: deal(getattr(draws, name), 1, count) for name in ("token", "remask", "transfer")}
         keys = draws.keys.reshape(count, -1)
         return Given(deal(self.given.mask, 0, count), deal(self.given.prompt, 0, count), Draws(keys, **by_step))
+
+
+def copied(model: Model, devices: Sequence[Any]) -> Model:
+    """The model with a copy of its weights on each device, once: pmap would make them anew for every chunk of steps."""
+    everywhere = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec())
+    return jax.device_put(model, everywhere)
 
 
 GIVEN_AXES = Given(mask=0, prompt=0, draws=Draws(keys=0, token=1, remask=1, transfer=1))  # type: ignore[arg-type]
