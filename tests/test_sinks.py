@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsink import JaxsinkError, sinks
+from jaxsink.sinks.rules import largest
 
 FEW = settings(max_examples=40, deadline=None)
 LENGTHS = st.sampled_from([2, 3, 17, 64])  # few shapes, so that few programs are compiled
@@ -173,3 +175,18 @@ def test_steps_after_a_row_has_stopped_do_not_count() -> None:
     assert np.asarray(tracks.kind)[0, :, 0].tolist() == [1, 1]
     without = sinks.track(received)
     assert np.asarray(without.kind)[0, :, 0].tolist() == [0, 1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-38, 2.5, 2.5000002, -3e38, 3e38, 0.1]), min_size=1, max_size=9),
+    st.integers(0, 2**9 - 1),
+    st.integers(0, 10),
+)
+def test_largest_against_sorting(values, pads, count) -> None:
+    real = np.array([not pads >> place & 1 for place in range(len(values))])
+    order = sorted(np.flatnonzero(real), key=lambda place: (-np.float32(values[place]), place))
+    expected = np.isin(np.arange(len(values)), order[:count])
+    scores = jnp.array([values], jnp.float32)
+    np.testing.assert_array_equal(largest(scores, jnp.array(real), count)[0], expected)
+    np.testing.assert_array_equal(largest(scores, jnp.array(real), jnp.array([[count]]))[0], expected)

@@ -12,7 +12,7 @@ from jax import Array
 from jaxsink.errors import JaxsinkError
 from jaxsink.record import received
 from jaxsink.sampling.intervene import Previous, places
-from jaxsink.sinks.rules import Rule, Threshold, TopK, ranks
+from jaxsink.sinks.rules import Rule, Threshold, TopK, largest
 
 SELECTIONS = ("top", "random", "bottom")
 NAMED_RULES = ("top_k", "threshold", "top_k_above")
@@ -87,9 +87,9 @@ class MaskSinks:
         else:
             found = jnp.broadcast_to(places(previous.mask, self.positions)[None, :, None, :], scores.shape)
         if self.select == "bottom":
-            found = real & (ranks(-scores, real) < found.sum(axis=-1, keepdims=True))
+            found = largest(-scores, real, found.sum(axis=-1, keepdims=True))
         elif self.select == "random":
-            found = real & (ranks(self.lots(previous, scores), real) < found.sum(axis=-1, keepdims=True))
+            found = largest(self.lots(previous, scores), real, found.sum(axis=-1, keepdims=True))
         hidden = real & ~found if self.keep else found
         if self.layers is not None:
             hidden = hidden & jnp.isin(jnp.arange(scores.shape[0]), jnp.array(self.layers))[:, None, None, None]
@@ -104,7 +104,7 @@ class MaskSinks:
             return Threshold(self.eps).find(scores, real)
         rule = Threshold(self.eps) if isinstance(self.rule, str) else self.rule
         passing = rule.find(scores, real)
-        return passing & (ranks(scores, passing) < self.k)
+        return largest(scores, passing, self.k)
 
     def lots(self, previous: Previous, scores: Array) -> Array:
         """f32[L,B,H,S]: random numbers by row, step and place, so that neither batch nor padding changes them."""
