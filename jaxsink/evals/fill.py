@@ -13,6 +13,8 @@ from jaxsink.evals.buckets import power_of_two
 from jaxsink.sampling import choose, noise
 from jaxsink.sampling.samplers import Canvas, Window
 
+LEAST_STEPS = 8
+
 
 @dataclass(frozen=True)
 class FillMasks:
@@ -35,8 +37,8 @@ class FillMasks:
             raise JaxsinkError(f"FillMasks: cfg_scale must not be negative, and is {self.cfg_scale}.")
 
     def total_steps(self, masks: int) -> int:
-        """Rounded up, so that answers of many lengths share a program."""
-        return power_of_two(masks)
+        """Rounded up, so that answers of many lengths share a program; rows that are full end it."""
+        return max(power_of_two(masks), LEAST_STEPS)
 
     def window(self, config: ModelConfig) -> int:
         return 0

@@ -44,6 +44,7 @@ from jaxsink.sampling.records import Plan, make_plan
 from jaxsink.sampling.samplers import ARSampler
 
 HEAD = 64  # places whose logits are in memory at a time
+NARROWEST = 8  # places of an answer, so that short answers of all lengths share a program
 
 
 class Pair(NamedTuple):
@@ -140,7 +141,7 @@ def seed_of(pair: Pair, seed: int) -> int:
 
 def shape_of(pair: Pair, bucket: int) -> tuple[int, int]:
     """(S, W): padded sizes of the sequence and of the answer."""
-    width = power_of_two(len(pair.answer))
+    width = max(power_of_two(len(pair.answer)), NARROWEST)
     return max(round_up(len(pair.context) + len(pair.answer), bucket), width), width
 
 
