@@ -81,9 +81,12 @@ class JaxsinkLM(TemplateLM):
     ) -> None:
         super().__init__()
         del max_batch_size, device  # lm-eval passes them to every model; JAX uses the devices that it finds
+        for name, value in (("max_length", max_length), ("mc_num", mc_num), ("seed", seed)):
+            if value is not None and not isinstance(value, int):
+                raise JaxsinkError(f"the model argument {name} takes a whole number, not {value!r}.")
         if dtype is None and pretrained in NAMES:
             dtype = "float32"  # built-in ones are small
-        place = None if mesh is None else choose_place(argparse.Namespace(mesh=mesh, devices=None))[1]
+        place = None if mesh is None else choose_place(argparse.Namespace(mesh=str(mesh), devices=None))[1]
         self.model = load(pretrained, dtype=dtype, mesh=place)
         self.config = self.model.config
         self.text = Tokenizer.load(pretrained, self.config.family)
