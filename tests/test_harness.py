@@ -174,7 +174,7 @@ def instance(kind: str, *arguments: Any, doc_id: int | None = None) -> Any:
 def llama() -> Any:
     from jaxsink.evals.harness import JaxsinkLM
 
-    return JaxsinkLM("mini-llama", batch_size=4, max_new_tokens=24)
+    return JaxsinkLM("mini-llama", batch_size=4, max_new_tokens=32)
 
 
 def test_likelihoods_are_of_the_right_tokens(llama) -> None:
@@ -206,7 +206,7 @@ def test_texts_end_where_they_should_and_repeats_differ(llama) -> None:
 
 def test_long_prompts_lose_their_beginning(llama, caplog: pytest.LogCaptureFixture) -> None:
     question = problems("test", 1)[0].question
-    room = llama.max_length - 24
+    room = llama.max_length - 32
     kept = llama.end_of(llama.tok_encode(question * 30), room)
     assert len(kept) == room and list(kept) == llama.tok_encode(question * 30)[-room:]
     assert "are cut" in caplog.text
