@@ -118,6 +118,11 @@ class Tokenizer:
         add_generation_prompt: bool = True,
     ) -> list[int]:
         """Ids of a conversation in the model's chat template (see `jaxsink.chat.render`), ready to be answered."""
+        form = self.chat_form(template)
+        return self.encode(chat_templates.render(messages, form, add_generation_prompt))
+
+    def chat_form(self, template: str | chat_templates.ChatTemplate | None = None) -> chat_templates.ChatTemplate:
+        """The template given, or the model's own, once it is certain that the tokenizer has its tokens."""
         template = template if template is not None else self.template
         if template is None:
             raise JaxsinkError(
@@ -131,7 +136,7 @@ class Tokenizer:
                 f"chat template {form.name!r} needs the token {missing[0]}, which the tokenizer in {self.source} "
                 "does not have; use the template and the tokenizer of the same model (a base model may have neither)."
             )
-        return self.encode(chat_templates.render(messages, form, add_generation_prompt))
+        return form
 
 
 def check_special_ids(tokenizer: Tokenizer, config: Any) -> list[str]:
