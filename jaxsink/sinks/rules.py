@@ -178,8 +178,8 @@ def margin(scores: Array, real: Array) -> Array:
 def largest(scores: Array, real: Array, count: Array | int) -> Array:
     """bool[...,S]: the `count` (i32[...,1]) largest of the real scores f32[...,S], or all if there are fewer.
 
-    Of equal scores the first come first. The smallest of them is found bit by bit: whole numbers in the order of the scores are compared 32 times, which takes
-    a tenth of the time of sorting them.
+    Of equal scores the first ones count. The smallest of them is found bit by bit: whole numbers in the order of the scores
+    are compared 32 times, which takes a tenth of the time of sorting them.
     """
     bits = lax.bitcast_convert_type(jnp.where(scores == 0, 0.0, scores), jnp.uint32)  # -0 equals 0
     ordered = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
