@@ -166,10 +166,14 @@ def test_any_layer_against_float64(case: Case) -> None:
 
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize(
-    ("pattern", "drop"),
-    [("all", "most"), ("causal", "most"), ("causal", "factors"), ("window", "most"), ("blocks", "most")],
-)
-def test_several_tiles_against_float64(pattern: str, drop: str) -> None:
+    ("pattern", "drop", "block"),
+    [
+        ("all", "most", 128), ("causal", "most", 32), ("causal", "factors", 128), ("window", "most", 32),
+        ("blocks", "most", 128),
+    ],
+)  # fmt: skip
+def test_several_tiles_against_float64(pattern: str, drop: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "QUERY_BLOCK", block)
     check(Case(batch=1, queries=290, keys=300, group=1, pattern=pattern, padding="gaps", drop=drop, seed=3))
 
 

@@ -49,9 +49,10 @@ class Operands(NamedTuple):
     k: Array  # [B,S,K*D]
     v: Array  # [B,S,K*D]
     bias: Array  # f32[B,H or 1,1,S], log of the factors on keys over `scale`, or HIDDEN
-    queries: Array  # f32[B,8,Q]: kind of query (-1 = counts nowhere), lower and upper end of what it sees
+    queries: Array  # f32[B,8,lanes]: kind of query (-1 = counts nowhere), lower and upper end of what it sees; each
+    #                 block of queries fills whole lanes
     limits: Array  # i32[B,4,query blocks]: smallest lower, largest lower, smallest upper, largest upper of a block
-    blind: tuple[Array, Array, Array] | None  # f32[B,H,1,Q]: 1 = sees through the drop; bias without the drop
+    blind: tuple[Array, Array, Array] | None  # f32[B,H,1,lanes]: 1 = sees through the drop; bias without the drop
     #                                           f32[B,1,1,S]; i32[B,query blocks]: 1 = some query of a block is blind
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.sharding import PartitionSpec
+from jax.sharding import PartitionSpec, use_abstract_mesh
 
 from jaxsink.attention import HIDDEN, Inputs, Visibility, blocked, tap_of
 from jaxsink.kernels import attention as kernel
@@ -154,7 +154,8 @@ def on_mesh(run: Any, arrays: Arrays, mesh: Any, kinds: int) -> tuple[Array, Arr
         return out, lax.psum(columns, spare) if share_queries else columns
 
     out_specs = (spec(AXES.q), spec(("rows", "heads", None, None)))[: 2 if kinds else 1]
-    results = jax.shard_map(local, mesh=mesh, in_specs=(specs,), out_specs=out_specs, check_vma=False)(given)
+    with use_abstract_mesh(mesh.abstract_mesh):  # the caller may have set the mesh without copies
+        results = jax.shard_map(local, mesh=mesh, in_specs=(specs,), out_specs=out_specs, check_vma=False)(given)
     return results[0], results[1] if kinds else None
 
 
@@ -243,10 +244,13 @@ def to_blocks(x: Array, tiles: Tiles) -> Array:
 
 
 def by_lane(x: Array, tiles: Tiles, rows: int) -> Array:
-    """[…,n,Q] -> f32[…,rows,Q], each block of queries filled up to whole lanes; queries that were added count nowhere."""
-    lanes = tiles.query_blocks * up_to(tiles.query_block, LANES)
-    widths = [(0, 0)] * (x.ndim - 2) + [(0, rows - x.shape[-2]), (0, lanes - x.shape[-1])]
-    return jnp.pad(x.astype(jnp.float32), widths, constant_values=NOWHERE)
+    """[…,n,Q] -> f32[…,rows,lanes], each block of queries filled up to whole lanes; added queries count nowhere."""
+    blocks, block = tiles.query_blocks, tiles.query_block
+    widths = [(0, 0)] * (x.ndim - 2) + [(0, rows - x.shape[-2]), (0, tiles.queries - x.shape[-1])]
+    x = jnp.pad(x.astype(jnp.float32), widths, constant_values=NOWHERE)
+    x = x.reshape(*x.shape[:-1], blocks, block)
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -block % LANES)])
+    return x.reshape(*x.shape[:-2], -1)
 
 
 def block_limits(lower: Array, upper: Array, tiles: Tiles) -> Array:

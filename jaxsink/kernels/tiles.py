@@ -8,6 +8,7 @@ import jax
 
 LANES = 128  # the last axis of everything in VMEM lies in rows of this many numbers
 QUERY_BLOCK, KEY_TILE = 256, 1024  # what wins by the compiler's figures, see docs/kernel.md
+SMALLEST_BLOCK = 16  # rows of bfloat16 numbers that the hardware moves at once
 MIB = 1 << 20
 SMALL_VMEM, LARGE_VMEM = 13 * MIB, 48 * MIB  # what the kernel may plan with, of 16 MiB and of 64 MiB or more
 SMALL_CHIPS = ("TPU v2", "TPU v3", "TPU v4")  # how the names of devices with 16 MiB begin
@@ -45,10 +46,10 @@ def choose_tiles(queries: int, keys: int, head_dim: int, item: int, budget: int,
     """The largest blocks of queries that the budget of VMEM bytes allows; `item` is the size of a number in bytes."""
     tile, tiles = cut(keys, KEY_TILE, LANES)
     rows = QUERY_BLOCK
-    while rows > LANES // 2 and vmem_bytes(rows, tile, tiles, head_dim, item, statistics) > budget:
+    while rows > SMALLEST_BLOCK and vmem_bytes(rows, tile, tiles, head_dim, item, statistics) > budget:
         rows //= 2
     if rows >= queries:
-        return Tiles(up_to(queries, 16), 1, tile, tiles)
+        return Tiles(up_to(queries, SMALLEST_BLOCK), 1, tile, tiles)
     block, blocks = cut(queries, rows, min(rows, LANES))
     return Tiles(block, blocks, tile, tiles)
 
