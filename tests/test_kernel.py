@@ -135,13 +135,6 @@ def check(case: Case) -> None:
     np.testing.assert_allclose(ours[sees], out[sees], atol=2e-6 if case.dtype == "float32" else 2e-2)
 
 
-@pytest.fixture
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several tiles of keys and blocks of queries, without long sequences."""
-    monkeypatch.setattr(tiles, "KEY_TILE", 128)
-    monkeypatch.setattr(tiles, "QUERY_BLOCK", 128)
-
-
 cases = st.builds(
     Case,
     batch=st.integers(1, 2),
@@ -164,7 +157,6 @@ def test_any_layer_against_float64(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize(
     ("pattern", "drop", "block"),
     [
@@ -173,12 +165,12 @@ def test_any_layer_against_float64(case: Case) -> None:
     ],
 )  # fmt: skip
 def test_several_tiles_against_float64(pattern: str, drop: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "QUERY_BLOCK", block)
+    monkeypatch.setattr(tiles, "PIECES", ((block, 128),))
     check(Case(batch=1, queries=290, keys=300, group=1, pattern=pattern, padding="gaps", drop=drop, seed=3))
 
 
-@pytest.mark.usefixtures("small_tiles")
-def test_statistics_change_no_output_and_kinds_add_up() -> None:
+def test_statistics_change_no_output_and_kinds_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "PIECES", ((128, 128),))
     x = layer(Case(queries=150, keys=150, pattern="causal"))
     (split, by), (plain, total), (alone, nothing) = (backend.mix_and_add_up(x, kinds) for kinds in (3, 1, 0))
     assert by is not None and total is not None and nothing is None
@@ -280,6 +272,11 @@ def test_blocks_fit_the_memory_of_every_chip(size: int, length: int) -> None:
             cut = tiles.choose_tiles(length, length, tiles.up_to(size, 128), item, budget, True)
             assert tiles.vmem_bytes(cut.query_block, cut.key_tile, cut.key_tiles, size, item, True) <= budget
             assert cut.queries == cut.keys == length  # nothing is padded
+
+
+def test_too_many_keys_are_named() -> None:
+    with pytest.raises(jaxsink.JaxsinkError, match="1048576 keys .* backend='blocked'"):
+        tiles.choose_tiles(1 << 20, 1 << 20, 128, 2, tiles.SMALL_VMEM, True)
 
 
 def test_it_lowers_for_a_tpu_without_any_map() -> None:

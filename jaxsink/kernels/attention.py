@@ -133,17 +133,17 @@ def attention(x: Operands, problem: Problem) -> tuple[Array, Array | None]:
 def _program(*refs: Any, problem: Problem, with_blind: bool) -> None:
     """One tile of keys for one block of queries of one head."""
     tiles, tile = problem.tiles, problem.tiles.key_tile
-    limits, *refs = refs  # type: ignore[assignment]
-    anyone = blind = bare = columns = stash = maxima = None
-    if with_blind:
-        anyone, *refs = refs  # type: ignore[assignment]
-    q, k, v, bias, queries, *refs = refs  # type: ignore[assignment]
-    if with_blind:
-        blind, bare, *refs = refs  # type: ignore[assignment]
-    out, *refs = refs  # type: ignore[assignment]
-    if problem.kinds:
-        columns, *refs, stash, maxima = refs  # type: ignore[assignment]
-    largest, total, mixed = refs
+    given = iter(refs)
+
+    def optional(there: bool) -> Any:
+        return next(given) if there else None
+
+    limits, anyone = next(given), optional(with_blind)
+    q, k, v, bias, queries = (next(given) for _ in range(5))
+    blind, bare = optional(with_blind), optional(with_blind)
+    out, columns = next(given), optional(problem.kinds > 0)
+    largest, total, mixed = (next(given) for _ in range(3))
+    stash, maxima = optional(problem.kinds > 0), optional(problem.kinds > 0)
     b, i, j = pl.program_id(0), pl.program_id(2), pl.program_id(3)
     block = q.shape[1]
     exact = lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
@@ -156,7 +156,7 @@ def _program(*refs: Any, problem: Problem, with_blind: bool) -> None:
         here = (j >= first) & (j <= last)
     else:
         first, last, inside, here = 0, tiles.key_tiles - 1, True, True
-    plain = inside if anyone is None else inside & (anyone[b, i] == 0)
+    plain = inside if not with_blind else inside & (anyone[b, i] == 0)
 
     def column(rows: Array) -> Array:
         """[8,lanes] -> [Q,8]."""
@@ -167,7 +167,7 @@ def _program(*refs: Any, problem: Problem, with_blind: bool) -> None:
         largest[...] = jnp.full_like(largest, -jnp.inf)
         total[...] = jnp.zeros_like(total)
         mixed[...] = jnp.zeros_like(mixed)
-        if columns is not None:
+        if problem.kinds:
 
             @pl.when(i == 0)
             def _() -> None:
@@ -177,14 +177,12 @@ def _program(*refs: Any, problem: Problem, with_blind: bool) -> None:
         scores = lax.dot_general(
             q[0], k[0], (((1,), (1,)), ((), ())), precision=exact, preferred_element_type=jnp.float32
         )
-        if not careful:
-            scores = scores + bias[0, 0]
-        else:
-            if blind is None or bare is None:
-                scores = scores + bias[0, 0]
-            else:
-                sees_through = column(jnp.broadcast_to(blind[0, 0], (FIELDS, blind.shape[3])))[:, :1] > 0
-                scores = scores + jnp.where(sees_through, bare[0, 0], bias[0, 0])
+        on_keys = bias[0, 0]
+        if careful and with_blind:
+            sees_through = column(jnp.broadcast_to(blind[0, 0], (FIELDS, blind.shape[3])))[:, :1] > 0
+            on_keys = jnp.where(sees_through, bare[0, 0], on_keys)
+        scores = scores + on_keys
+        if careful:
             of_query = column(queries[0])
             index = (lax.broadcasted_iota(jnp.int32, (1, tile), 1) + j * tile).astype(jnp.float32)
             seen = (index >= of_query[:, LOWER : LOWER + 1]) & (index < of_query[:, UPPER : UPPER + 1])
@@ -202,7 +200,7 @@ def _program(*refs: Any, problem: Problem, with_blind: bool) -> None:
             precision=exact,
             preferred_element_type=jnp.float32,
         )
-        if stash is not None and maxima is not None:
+        if problem.kinds:
             stash[j] = weights
             maxima[j] = largest[...]
 
@@ -216,7 +214,7 @@ def _program(*refs: Any, problem: Problem, with_blind: bool) -> None:
     def _finish() -> None:
         share = 1.0 / total[:, :1]
         out[0] = (mixed[...] * share).astype(out.dtype)
-        if columns is None or stash is None or maxima is None:
+        if not problem.kinds:
             return
         kind = column(queries[0])[:, KIND : KIND + 1]
 

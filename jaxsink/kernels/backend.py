@@ -87,11 +87,16 @@ class Arrays(NamedTuple):
     upper: Array | None  # i32[B,Q], first key after those that it sees; None = S
 
 
-AXES = Arrays(
-    q=("rows", "queries", "heads", None), k=("rows", None, "heads", None), v=("rows", None, "heads", None),
-    mask=("rows", None), kind=("rows", "queries"), drop=("rows", "heads", None), lower=("rows", "queries"),
-    upper=("rows", "queries"),
-)  # type: ignore[arg-type]  # fmt: skip
+AXES: dict[str, tuple[str | None, ...]] = {
+    "q": ("rows", "queries", "heads", None),
+    "k": ("rows", None, "heads", None),
+    "v": ("rows", None, "heads", None),
+    "mask": ("rows", None),
+    "kind": ("rows", "queries"),
+    "drop": ("rows", "heads", None),
+    "lower": ("rows", "queries"),
+    "upper": ("rows", "queries"),
+}
 
 
 def mix_and_add_up(x: Inputs, kinds: int) -> tuple[Array, Array | None]:
@@ -141,19 +146,20 @@ def on_mesh(run: Any, arrays: Arrays, mesh: Any, kinds: int) -> tuple[Array, Arr
         None: None,
     }
 
-    def spec(axes: Any) -> PartitionSpec:
+    def spec(axes: tuple[str | None, ...]) -> PartitionSpec:
         return PartitionSpec(*[place[axis] for axis in axes])
 
     given = {name: value for name, value in arrays._asdict().items() if value is not None}
-    specs = {name: spec(getattr(AXES, name)) for name in given}
+    specs = {name: spec(AXES[name]) for name in given}
 
     def local(given: dict[str, Array]) -> tuple[Array, ...]:
-        out, columns = run(Arrays(**{name: given.get(name) for name in Arrays._fields}))  # type: ignore[arg-type]
+        everything: dict[str, Any] = {name: given.get(name) for name in Arrays._fields}
+        out, columns = run(Arrays(**everything))
         if columns is None:
             return (out,)
         return out, lax.psum(columns, spare) if share_queries else columns
 
-    out_specs = (spec(AXES.q), spec(("rows", "heads", None, None)))[: 2 if kinds else 1]
+    out_specs = (spec(AXES["q"]), spec(("rows", "heads", None, None)))[: 2 if kinds else 1]
     with use_abstract_mesh(mesh.abstract_mesh):  # the caller may have set the mesh without copies
         results = jax.shard_map(local, mesh=mesh, in_specs=(specs,), out_specs=out_specs, check_vma=False)(given)
     return results[0], results[1] if kinds else None

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxsink.errors import JaxsinkError
+
 LANES = 128  # the last axis of everything in VMEM lies in rows of this many numbers
-QUERY_BLOCK, KEY_TILE = 256, 1024  # what wins by the compiler's figures, see docs/kernel.md
+PIECES = ((256, 2048), (128, 2048), (64, 1024), (32, 1024), (16, 1024))  # queries x keys, the fastest first
 SMALLEST_BLOCK = 16  # rows of bfloat16 numbers that the hardware moves at once
 MIB = 1 << 20
 SMALL_VMEM, LARGE_VMEM = 13 * MIB, 48 * MIB  # what the kernel may plan with, of 16 MiB and of 64 MiB or more
@@ -43,15 +45,14 @@ def cut(size: int, largest: int, multiple: int) -> tuple[int, int]:
 
 
 def choose_tiles(queries: int, keys: int, head_dim: int, item: int, budget: int, statistics: bool) -> Tiles:
-    """The largest blocks of queries that the budget of VMEM bytes allows; `item` is the size of a number in bytes."""
-    tile, tiles = cut(keys, KEY_TILE, LANES)
-    rows = QUERY_BLOCK
-    while rows > SMALLEST_BLOCK and vmem_bytes(rows, tile, tiles, head_dim, item, statistics) > budget:
-        rows //= 2
-    if rows >= queries:
-        return Tiles(up_to(queries, SMALLEST_BLOCK), 1, tile, tiles)
-    block, blocks = cut(queries, rows, min(rows, LANES))
-    return Tiles(block, blocks, tile, tiles)
+    """The fastest pieces that the budget of VMEM bytes allows; `item` is the size of a number in bytes."""
+    for rows, widest in PIECES:
+        tile, tiles = cut(keys, widest, LANES)
+        if vmem_bytes(rows, tile, tiles, head_dim, item, statistics) <= budget:
+            one = rows >= queries
+            block, blocks = (up_to(queries, SMALLEST_BLOCK), 1) if one else cut(queries, rows, min(rows, LANES))
+            return Tiles(block, blocks, tile, tiles)
+    raise JaxsinkError(f"{keys} keys are too many for the attention kernel on this chip; take backend='blocked'.")
 
 
 def vmem_bytes(rows: int, tile: int, tiles: int, head_dim: int, item: int, statistics: bool) -> int:
