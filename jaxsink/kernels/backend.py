@@ -129,16 +129,16 @@ def intervals(see: Visibility) -> tuple[Array | None, Array | None]:
 
 def on_mesh(run: Any, arrays: Arrays, mesh: Any, kinds: int) -> tuple[Array, Array | None]:
     """Each device its rows and heads. Heads are cut as the weights are; devices that hold copies of the same heads share
-    the rows between them, or the queries, or (where neither divides) do the same work."""
+    the queries between them, or the rows, or (where neither divides) do the same work."""
     batch, queries = arrays.kind.shape
     parts = math.gcd(arrays.k.shape[2], mesh.shape[MODEL])
     mesh = in_parts(mesh, parts)
     spare = COPIES if COPIES in mesh.shape else MODEL if parts == 1 else None
     copies = 1 if spare is None else mesh.shape[spare]
     data = mesh.shape[DATA] if batch % mesh.shape[DATA] == 0 else 1
-    share_rows = (batch // data) % copies == 0
-    share_queries = not share_rows and queries % copies == 0
-    rows = [name for name, used in ((DATA, data > 1), (spare, share_rows and copies > 1)) if used]
+    share_queries = copies > 1 and queries % copies == 0
+    share_rows = copies > 1 and not share_queries and (batch // data) % copies == 0
+    rows = [name for name, used in ((DATA, data > 1), (spare, share_rows)) if used]
     place = {
         "rows": tuple(rows) or None,
         "queries": spare if share_queries else None,
