@@ -3,6 +3,7 @@
     python benchmarks/tpu_compile.py                       a table of models and topologies
     python benchmarks/tpu_compile.py --check               small set with memory budgets, for CI; exit code 1 if exceeded
     python benchmarks/tpu_compile.py --model dream-7b-instruct --topology v5e:2x4 --batch 8 --json
+    python benchmarks/tpu_compile.py --model llada-8b-instruct --prompt 4096 --gen 4096 --batch 1 --backend blocked
 
 Needs the extra `tpu` (for its compiler, libtpu). Nothing is allocated: weights are shapes. Figures are compiler
 estimates, not measurements.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from typing import Any
@@ -29,6 +31,7 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxsink
+from jaxsink.attention import choose_backend
 from jaxsink.checkpoint import named_leaves
 from jaxsink.parallel import DATA, make_mesh, sharding_of
 from jaxsink.record import received
@@ -50,7 +53,9 @@ def sampler_for(config: jaxsink.ModelConfig, gen: int, steps: int) -> Any:
     return jaxsink.LLaDASampler(gen, steps, block_length=32)
 
 
-def compile_sampler(name: str, topology: str, batch: int, prompt: int = 256, gen: int = 256) -> dict[str, Any]:
+def compile_sampler(
+    name: str, topology: str, batch: int, prompt: int = 256, gen: int = 256, backend: str | None = None
+) -> dict[str, Any]:
     """Compile the whole sampler run (all steps, reduced statistics) with bfloat16 weights sharded over the chips."""
     config = jaxsink.preset(name)
     bounds = {"chips_per_host_bounds": (1, 1, 1)} if topology.endswith("1x1") else {}
@@ -66,7 +71,8 @@ def compile_sampler(name: str, topology: str, batch: int, prompt: int = 256, gen
     )
     sampler = sampler_for(config, gen, gen)
     plan = make_plan(received().then(top(8)), None, 1, config)
-    settings = diffusion.Settings(sampler, plan, None, prompt, False, "blocked", sampler.total_steps(gen), mesh=mesh)
+    backend = choose_backend(backend, prompt + gen, prompt + gen, mesh)
+    settings = diffusion.Settings(sampler, plan, None, prompt, False, backend, sampler.total_steps(gen), mesh=mesh)
     whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(DATA))
 
     def placed(x: Any) -> Any:
@@ -85,10 +91,17 @@ def compile_sampler(name: str, topology: str, batch: int, prompt: int = 256, gen
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
     return {
         "model": name, "topology": topology, "batch": batch, "sequence": prompt + gen,
+        "backend": backend,
         "GiB per device": round((used - memory.alias_size_in_bytes) / GIB, 2),
         "temporaries GiB": round(memory.temp_size_in_bytes / GIB, 2),
+        "maps": maps_in(compiled.as_text(), prompt + gen, config.heads * config.head_dim // len(devices)),
         "compile seconds": round(seconds, 1),
     }  # fmt: skip
+
+
+def maps_in(text: str, length: int, heads_width: int) -> int | None:
+    """How many shapes of an HLO program end in S x S: attention maps. None where a device's heads are S wide as well."""
+    return None if length == heads_width else len(set(re.findall(rf"\w+\[(?:\d+,)+{length},{length}\]", text)))
 
 
 def main() -> int:
@@ -96,13 +109,16 @@ def main() -> int:
     parser.add_argument("--model", help="a preset, see jaxsink.PRESETS")
     parser.add_argument("--topology", default="v5e:2x4")
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--prompt", type=int, default=256)
+    parser.add_argument("--gen", type=int, default=256)
+    parser.add_argument("--backend", help="attention backend (default: as the sampler chooses)")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     cases = [(args.model, args.topology, args.batch, np.inf)] if args.model else BUDGETS
     results, failed = [], False
     for name, topology, batch, budget in cases:
-        result = compile_sampler(name, topology, batch)
+        result = compile_sampler(name, topology, batch, args.prompt, args.gen, args.backend)
         results.append(result)
         over = args.check and result["GiB per device"] > budget
         failed |= over

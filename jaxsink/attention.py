@@ -11,7 +11,9 @@ all attends uniformly over the real keys, as the PyTorch models do. With the mod
 sees one token that is not part of the sequence and that nothing hides, so neither rule is needed.
 
 Backends compute the same numbers: "naive" holds the map of one layer (B x H x Q x S), "blocked" goes through the queries
-in blocks of `BLOCK` rows with full key rows, so memory is B x H x BLOCK x S. A backend is an entry of `BACKENDS`.
+in blocks of `BLOCK` rows with full key rows, so memory is B x H x BLOCK x S, and "pallas" is a TPU kernel that holds no map
+in memory at all (jaxsink/kernels/backend.py; layers and records it is not made for run on "blocked"). A backend is an
+entry of `BACKENDS`.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import Mesh
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.kernels.tiles import on_tpu
 from jaxsink.record import Recorder, Tap
 
 BLOCK = 128
@@ -91,6 +95,7 @@ class Inputs(NamedTuple):
     layer: Array  # i32[]
     sequence: Sequence  # what the keys are
     extra: tuple[Array, Array] | None = None  # key and value [K,D] of the token that everybody sees
+    mesh: Mesh | None = None  # where the model lies
 
     def block_rows(self, start: Array | int, size: int) -> Inputs:
         def part(x: Array) -> Array:
@@ -260,13 +265,21 @@ def pad_queries(x: Inputs, extra: int) -> Inputs:
     )
 
 
+def pallas(x: Inputs, recorders: tuple[Recorder, ...]) -> tuple[Array, tuple[Any, ...]]:
+    from jaxsink.kernels import backend  # only who uses Pallas waits for its import
+
+    return backend.pallas(x, recorders)
+
+
 Backend = Callable[[Inputs, tuple[Recorder, ...]], tuple[Array, tuple[Any, ...]]]
-BACKENDS: dict[str, Backend] = {"naive": naive, "blocked": blocked}
+BACKENDS: dict[str, Backend] = {"naive": naive, "blocked": blocked, "pallas": pallas}
 
 
-def choose_backend(name: str | None, queries: int, keys: int) -> str:
-    """`None` picks by size; a name is taken as it is."""
+def choose_backend(name: str | None, queries: int, keys: int, mesh: Mesh | None = None) -> str:
+    """`None` picks by device (of the mesh, or JAX's own) and size; a name is taken as it is."""
     if name is None:
+        if on_tpu(mesh):
+            return "pallas"
         return "naive" if queries * keys <= NAIVE_LIMIT**2 else "blocked"
     if name not in BACKENDS:
         raise JaxsinkError(f"there is no attention backend {name!r}; known are: {', '.join(BACKENDS)}.")

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array, lax
 from jax.core import Tracer
+from jax.sharding import Mesh
 
 from jaxsink.attention import Inputs, Sequence, Visibility, attend, choose_backend, exact
 from jaxsink.config import ModelConfig
@@ -115,17 +116,17 @@ def forward(
     scale    f32[L,B,H,S], factors on the attention that keys receive, before rows re-normalise: 0 hides, 1 leaves alone
     record   a recorder (see jaxsink.record), a function of the tap, or any pytree of them
     prompt   bool[B,S], True = prompt token; only used to tell queries apart in `record.received_by_query`
-    backend  "naive" or "blocked"; None chooses by size, with the same results
+    backend  "naive", "blocked" or "pallas"; None chooses by device and size, with the same results
     """
     config = model.config
     tokens, mask, visible, drop, scale, prompt = check_inputs(config, tokens, mask, visible, drop, scale, prompt)
     if scale is not None:
         drop = scale if drop is None else jnp.where(drop, 0.0, scale)
     recorders, treedef = compile_record(record, config.layers, config.heads)
-    backend = choose_backend(backend, tokens.shape[1], tokens.shape[1])
     from jaxsink.parallel.mesh import mesh_of  # which knows models
 
     mesh = mesh_of(model)
+    backend = choose_backend(backend, tokens.shape[1], tokens.shape[1], mesh)
     logits_, records, hidden = _forward(model, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
     return Output(logits_, jax.tree.unflatten(treedef, records), hidden)
 
@@ -145,7 +146,7 @@ def _forward(
     from jaxsink.parallel.rows import keep_rows
 
     sequence = Sequence(tokens, token_kinds(model.config, tokens, prompt), counted=mask)
-    hidden, records, _ = transform(model, Pass(sequence, mask, visible, drop), recorders, backend)
+    hidden, records, _ = transform(model, Pass(sequence, mask, visible, drop, mesh=mesh), recorders, backend)
     return keep_rows(logits(model, hidden), mesh), keep_rows(records, mesh, 1, 2), keep_rows(hidden, mesh)
 
 
@@ -173,6 +174,7 @@ class Pass(NamedTuple):
     start: Array | int = 0  # with a cache: index of the first token that runs …
     queries: int | None = None  # … and how many run; without one, all do
     outputs: Array | None = None  # i32[B,W], which of those that run the caller wants the hidden states of; None = all
+    mesh: Mesh | None = None  # where the model lies
 
 
 def transform(
@@ -222,7 +224,7 @@ def transform(
             cache = write_cache(cache, k, v, index, run.start)
             k, v = cache.k[index], cache.v[index]
         see = visibility._replace(use_window=use_window)
-        inputs = Inputs(q, k, v, see, drop, rows, row_kind, x, index, run.sequence, extra)
+        inputs = Inputs(q, k, v, see, drop, rows, row_kind, x, index, run.sequence, extra, run.mesh)
         mixed, records = attend(inputs, wanted, backend)
         if last:
             x, mixed = wanted_rows(x, run.outputs), wanted_rows(mixed, run.outputs)

@@ -50,12 +50,16 @@ class Recorder:
 
     join: "sum" adds the blocks, "rows" puts them side by side along axis 2 ([B,H,Q,...]), "once" never looks at
     `probs` or the queries and runs once per layer, "whole" needs all queries at once (costs S x S memory per layer).
+
+    columns: what `read` makes of `probs` is the same if queries are added up first, "all" of them or those of each kind
+    ("by kind"). Then a kernel that never holds the probabilities can serve it: the tap has one row per sum.
     """
 
     read: Callable[[Tap], Any]
     join: Join = "whole"
     layers: tuple[int, ...] | None = None
     reductions: tuple[Callable[[Any, Tap], Any], ...] = ()
+    columns: Literal["all", "by kind"] | None = None
 
     def at(self, layers: Sequence[int]) -> Recorder:
         """The same recorder for these layers only; the leading axis then has len(layers) entries, in that order."""
@@ -77,12 +81,12 @@ class Recorder:
 
 def received() -> Recorder:
     """f32[B,H,S]: attention each key receives, summed over real queries (its mean over real keys is 1)."""
-    return Recorder(_received, "sum")
+    return Recorder(_received, "sum", columns="all")
 
 
 def received_by_query() -> Recorder:
     """{"masked", "unmasked", "prompt"}: f32[B,H,S] each: `received`, split by the kind of the query (Fig. 6a)."""
-    return Recorder(_received_by_query, "sum")
+    return Recorder(_received_by_query, "sum", columns="by kind")
 
 
 def last_row() -> Recorder:

@@ -73,7 +73,7 @@ def add_parser(commands: Commands) -> None:
     running.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), help="type of the weights (default: as stored)"
     )
-    running.add_argument("--backend", help="attention backend: naive or blocked (default: by size)")
+    running.add_argument("--backend", help="attention backend: naive, blocked or pallas (default: by device and size)")
     running.add_argument("--no-compile-cache", action="store_true", help="do not keep compiled programs on the disk")
     parser.set_defaults(run=run)
 

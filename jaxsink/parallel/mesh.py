@@ -67,10 +67,10 @@ def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedS
     spec = [
         MESH_AXIS[axis] if axis is not None and part > 1 else None for axis, part in zip(logical, parts, strict=True)
     ]
-    return NamedSharding(_in_parts(mesh, max(parts, default=1)), PartitionSpec(*[None] * (rank - len(logical)), *spec))
+    return NamedSharding(in_parts(mesh, max(parts, default=1)), PartitionSpec(*[None] * (rank - len(logical)), *spec))
 
 
-def _in_parts(mesh: Mesh, parts: int) -> Mesh:
+def in_parts(mesh: Mesh, parts: int) -> Mesh:
     """The same devices with a model axis of `parts`, and an axis of copies beside it if there are more devices."""
     if parts in (1, mesh.shape[MODEL]):
         return mesh

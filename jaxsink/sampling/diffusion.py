@@ -228,7 +228,7 @@ def _window_logits(
 ) -> tuple[Array, tuple[Any, ...]]:
     """(f32[B,W,V], records): the whole sequence through the layers, and the head where it can matter."""
     sequence = Sequence(tokens, token_kinds(model.config, tokens, given.prompt), given.mask & ~done[:, None])
-    run = Pass(sequence, given.mask, drop=drop, outputs=outputs)
+    run = Pass(sequence, given.mask, drop=drop, outputs=outputs, mesh=settings.mesh)
     hidden, values, _ = transform(model, run, recorders, settings.backend)
     return logits(model, hidden), values
 
@@ -266,7 +266,7 @@ def _cached_logits(
 
     def run(start: Any, queries: int) -> tuple[Array, tuple[Any, ...], Cache]:
         outputs = head_rows(config, window.position - start, 0, queries)
-        one = Pass(sequence, mask, None, drop, carry.cache, start, queries, outputs)
+        one = Pass(sequence, mask, None, drop, carry.cache, start, queries, outputs, settings.mesh)
         hidden, values, cache = transform(model, one, recorders, settings.backend)
         assert cache is not None
         return logits(model, hidden), values, cache

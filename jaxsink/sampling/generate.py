@@ -145,7 +145,7 @@ def generate(
         raise JaxsinkError("this model lies on a mesh, which places the rows as well; leave devices out.")
     devices = None if devices is None else check_devices(devices)[:batch]
     settings = diffusion.Settings(
-        sampler, plan, intervene, prompt, infill, choose_backend(backend, canvas.shape[1], canvas.shape[1]), total,
+        sampler, plan, intervene, prompt, infill, choose_backend(backend, canvas.shape[1], canvas.shape[1], mesh), total,
         edit_logits, edit_tokens, mesh, force is not None,
     )  # fmt: skip
     share = len(devices) if devices is not None else 1 if mesh is None else mesh.shape[DATA]
