@@ -119,7 +119,9 @@ def find_config(model: str) -> ModelConfig:
         if resolve(model).exists():
             raise
         known = ", ".join(PRESETS)
-        raise JaxsinkError(f"{model}: no checkpoint is there, and no published model has that name: {known}.") from error
+        raise JaxsinkError(
+            f"{model}: no checkpoint is there, and no published model has that name: {known}."
+        ) from error
 
 
 def parse_mesh(text: str | None) -> tuple[int, int] | None:
@@ -168,7 +170,7 @@ def show(model: str, plans: list[Plan]) -> None:
         for line in plan.suggestions:
             console.print(f"{plan.compiled.topology.name}: {line}", highlight=False)
     console.print(
-        "Estimates of the compiler, not measurements; collectives, kernels and sorts are estimated by jaxsink (see docs/tpu.md).",
+        "Estimates, not measurements: the compiler's; of collectives, kernels and sorts ours (docs/tpu-performance.md).",
         style="dim",
         highlight=False,
     )

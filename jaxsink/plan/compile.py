@@ -130,9 +130,7 @@ def lower(job: Job, mesh: Any) -> Any:
     loop = autoregressive if job.is_autoregressive else diffusion
     plan = make_plan(job.record, job.intervene, job.every, config)
     backend = choose_backend(job.backend, length, length)
-    settings = diffusion.Settings(
-        job.sampler, plan, job.intervene, job.prompt, False, backend, job.steps, mesh=mesh
-    )
+    settings = diffusion.Settings(job.sampler, plan, job.intervene, job.prompt, False, backend, job.steps, mesh=mesh)
     rows = -(-job.batch // mesh.shape[DATA]) * mesh.shape[DATA]
 
     def placed(tree: Any, *axes: int) -> Any:

@@ -1,9 +1,9 @@
 """What Table 1 takes: all questions under all conditions, from the estimated step of one batch.
 
-A run is every question of GSM8K and HumanEval, K = 0, 1, 5 and 10 keys hidden, top, random and bottom: ten conditions. The step
-is estimated for one shape; for the shapes of the benchmarks it is taken to reach the same share of the roofline. Prompts are
-assumed as long as their text suggests (3.7 characters per token). Answers that end early are counted in full, loading and
-compiling are not counted.
+A run is every question of GSM8K and HumanEval, K = 0, 1, 5 and 10 keys hidden, top, random and bottom: ten conditions. The
+step is estimated for one shape; for the shapes of the benchmarks it is taken to reach the same share of the roofline.
+Prompts are assumed as long as their text suggests (3.7 characters per token). Answers that end early are counted in full,
+loading and compiling are not counted.
 """
 
 from __future__ import annotations

@@ -126,9 +126,7 @@ def _parse_op(name: str, text: str) -> Op | None:
         return None
     inside = rest[found.end() : _closing(rest, found.end() - 1)]
     operands = tuple(re.findall(r"%([\w.\-]+)", inside))
-    arrays = [
-        (BYTES.get(kind, 4), [int(n) for n in dims.split(",") if n]) for kind, dims in _ARRAY.findall(result)
-    ]
+    arrays = [(BYTES.get(kind, 4), [int(n) for n in dims.split(",") if n]) for kind, dims in _ARRAY.findall(result)]
     sizes = [math.prod(dims) for _, dims in arrays]
     longest = max((max(dims, default=1) for _, dims in arrays), default=1)
     total = sum(size * count for (size, _), count in zip(arrays, sizes, strict=True))
@@ -136,7 +134,7 @@ def _parse_op(name: str, text: str) -> Op | None:
 
 
 def _split_type(text: str) -> tuple[str, str]:
-    """"(f32[8]{0}, s32[]) sort(...)" -> the type and the rest."""
+    """ "(f32[8]{0}, s32[]) sort(...)" -> the type and the rest."""
     end = _closing(text, 0) + 1 if text.startswith("(") else text.find(" ")
     return text[:end], text[end:].lstrip()
 

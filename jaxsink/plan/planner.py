@@ -137,29 +137,31 @@ def find_largest(compiler: Compiler, compiled: Compiled, say: Say) -> int | None
 def suggest(
     compiled: Compiled, timing: Timing | None, limit: Roofline, largest: int | None, mesh_was_free: bool
 ) -> list[str]:
-    """What to change, in sentences; the first one is the mesh to load the model onto."""
+    """What to do or change, in sentences."""
     job, topology, (data, model) = compiled.job, compiled.topology, compiled.mesh
-    lines = [] if not compiled.fits else [f"load the model onto parallel.make_mesh({data}, {model}), or --mesh {data}x{model}"]
-    if not compiled.fits:
-        if largest:
-            lines.append(f"it does not fit: a batch of {largest} does on this mesh")
-        elif model < topology.devices:
-            lines.append(f"it does not fit: try --mesh 1x{topology.devices}")
-        else:
-            lines.append("it does not fit: take a slice with more chips, or a chip with more memory")
+    lines = []
+    if compiled.fits:
+        lines.append(f"load the model onto parallel.make_mesh({data}, {model}), or --mesh {data}x{model}")
+    elif largest:
+        lines.append(f"it does not fit: a batch of {largest} does on this mesh")
+    elif model < topology.devices:
+        lines.append(f"it does not fit: try --mesh 1x{topology.devices}")
+    else:
+        lines.append("it does not fit: take a slice with more chips, or a chip with more memory")
     memory = compiled.memory
     if memory is not None and memory.record > 0.1 * memory.total:
-        lines.append("the record is large: record top or counts, record every n-th step (--every), or stream it (stream=16)")
+        lines.append("the record is large: record top or counts, every n-th step (--every), or stream it (stream=16)")
     if timing is None:
         return lines
     if limit.bound == "memory" and largest is not None and largest >= 2 * job.batch:
-        lines.append(f"weights are read for few tokens: a larger batch costs little time per step (up to {largest} fits)")
+        lines.append(f"weights are read for few tokens: more rows hardly take longer (up to {largest} fit)")
     if timing.collective > 0.2 * timing.total and model > 1 and limit.bound == "compute":
-        less = next((n for n in range(data + 1, topology.devices + 1) if topology.devices % n == 0), None)
-        if less is not None and job.batch % less:
-            lines.append(f"collectives take long: a batch that is a multiple of {less} allows --mesh {less}x{topology.devices // less}")
-        elif less is not None and not mesh_was_free:
-            lines.append(f"collectives take long: try --mesh {less}x{topology.devices // less}")
+        less = next(n for n in range(data + 1, topology.devices + 1) if topology.devices % n == 0)
+        other = f"--mesh {less}x{topology.devices // less}"
+        if job.batch % less:
+            lines.append(f"collectives take long: a batch that is a multiple of {less} allows {other}")
+        elif not mesh_was_free:
+            lines.append(f"collectives take long: try {other}")
     return lines
 
 

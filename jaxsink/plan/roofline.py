@@ -1,8 +1,8 @@
 """The least time a step can take on a chip: its products at peak rate, or its bytes at peak bandwidth, whichever is more.
 
 Compute: the products of `Job.flops`, shared evenly by all devices. Memory: every device reads its part of the weights once
-(not the embedding table, of which a step looks up single rows) and its share of the keys and values. What a layout adds on top
-(collectives, copies, activations that leave VMEM, recomputation) is no part of the limit: it lowers the share.
+(not the embedding table, of which a step looks up single rows) and its share of the keys and values. What a layout adds on
+top (collectives, copies, activations that leave VMEM) is no part of the limit: it lowers the share.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How long a step takes, from the compiled program: the compiler's cycles, and our own figures where it gives none.
 
 - Operations with `estimated_cycles`: cycles / clock.
-- Collectives have none: a ring over the devices of a group, both directions, at the links' peak, and HOP per neighbour. One that
-  runs beside other work (start … done) counts with what that work does not cover.
+- Collectives have none: a ring over the devices of a group, both directions, at the links' peak, and HOP per neighbour. One
+  that runs beside other work (start … done) counts with what that work does not cover.
 - Pallas kernels have none: their own cost estimate at peak rates. It is a lower bound.
 - Sorts, gathers, scatters and the like have none: their bytes at HBM's peak (a sort as often as a bitonic network passes
   over them). Operations on scalars, and copies between HBM and VMEM that the compiler runs beside other work: 0.
@@ -20,8 +20,8 @@ from jaxsink.plan.hlo import COLLECTIVES, Loop, Module, Op, group_size
 from jaxsink.plan.topology import HOP, Chip
 
 FREE = {
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "replica-id", "after-all", "copy-start",
-    "copy-done", "slice-start", "slice-done", "opt-barrier", "domain", "iota", "broadcast", "reshape",
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "replica-id", "after-all",
+    "copy-start", "copy-done", "slice-start", "slice-done", "opt-barrier", "domain", "iota", "broadcast", "reshape",
     "dynamic-update-slice",  # in place
 }  # fmt: skip
 SCALAR = 1024  # bytes; below, an operation is not worth counting
@@ -93,10 +93,8 @@ def time_of_loop(module: Module, loop: Loop, chip: Chip) -> Timing:
 def _finish(total: Timing, module: Module, computation: str, op: Op, chip: Chip, beside: float) -> None:
     kind = collective_kind(module, op)
     assert kind is not None
-    inner = _inner(module, op)
-    size, count = max(op.bytes, module.operand_bytes(op, computation)), group_size(inner)
-    if op.kind.endswith("-start"):
-        size = max(module.operand_bytes(op, computation) * (count if kind == "all-gather" else 1), inner.bytes)
+    count = group_size(_inner(module, op))
+    size = module.operand_bytes(op, computation) * (count if kind == "all-gather" else 1)
     seconds, moved = ring(kind, size, count, chip)
     total.collective += max(0.0, seconds - beside)
     total.covered += min(seconds, beside)
@@ -129,7 +127,9 @@ def collective_kind(module: Module, op: Op) -> str | None:
     inner = _inner(module, op) if op.kind in ("async-start", "fusion") else op
     if op.kind == "fusion" and inner is not op and op.cycles is not None:
         return None  # a product and its collective in one, with cycles of its own
-    return next((kind for kind in COLLECTIVES if inner.kind.startswith(kind) and not inner.kind.endswith("-done")), None)
+    return next(
+        (kind for kind in COLLECTIVES if inner.kind.startswith(kind) and not inner.kind.endswith("-done")), None
+    )
 
 
 def time_of_op(module: Module, op: Op, computation: str, chip: Chip) -> Timing:

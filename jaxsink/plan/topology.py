@@ -3,8 +3,8 @@
 Peak figures are the public ones of Google's TPU documentation (bfloat16 products, HBM bandwidth) and of the book "How to
 Scale Your Model" (links between chips). `hbm` is what the compiler says a program may use, which is less than what the chip
 has. `clock` turns the compiler's cycles into seconds. Everything is per *device* as JAX counts them: for the compiler a v4
-chip and a tpu7x chip are two devices, a v5p chip is one. Prices are list prices on demand (us-central1 or the cheapest region that
-has the chip, 2025): they change, and --price overrides them.
+chip and a tpu7x chip are two devices, a v5p chip is one. Prices are list prices on demand in the cheapest region (2025): they
+change, so treat them as an assumption, and --price overrides them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def describe_devices(topology: Topology) -> list[Any]:
     """Devices that exist for the compiler only. Sets the environment of this process, so call it where one plans."""
     if not has_compiler():
         raise JaxsinkError(
-            "planning needs the TPU compiler, which is not installed; `pip install 'jaxsink[tpu]'` brings it (no TPU needed)."
+            "planning needs the TPU compiler, which is not installed; `pip install 'jaxsink[tpu]'` brings it, without a TPU."
         )
     for variable, value in VARIABLES.items():
         os.environ.setdefault(variable, value)
