@@ -229,10 +229,12 @@ def transform(
         return (layer.finish(x, mixed), sink), cache, records
 
     windows = None if config.window_layers is None else np.array(config.window_layers)
-    loop = unrolled_layers if model.is_unrolled else scanned_layers
+    loop, layers = (unrolled_layers, model.layers)
+    if isinstance(layers, Layer):
+        loop, layers = (scanned_layers, layers.by_head())
     state = (x, None if model.extra_sink is None else model.extra_sink[...][None, None])
     (x, _), cache, records = loop(
-        model.layers, run_layer, state, run.cache, run.drop, windows, recorders, config.layers
+        layers, run_layer, state, run.cache, run.drop, windows, recorders, config.layers
     )
     if not model.is_unrolled:
         x = wanted_rows(x, run.outputs)

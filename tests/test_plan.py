@@ -74,6 +74,28 @@ def test_a_step_adds_up_cycles_kernels_sorts_and_what_collectives_leave_uncovere
     assert found.total == pytest.approx(found.compiler + found.modelled + found.collective)
 
 
+def test_gathers_read_rows_and_a_sliced_all_reduce_is_a_reduce_scatter():
+    text = """%all-reduce-scatter (p: f32[64,128]) -> f32[16,128] {
+  %p = f32[64,128]{1,0} parameter(0)
+  %inside = f32[64,128]{1,0} all-reduce(%p), replica_groups=[2,4]<=[8], to_apply=%add
+  ROOT %kept = f32[16,128]{1,0} dynamic-slice(%inside), dynamic_slice_sizes={16,128}
+}
+%lookup (t: f32[5000,128]) -> f32[64,128] {
+  %t = f32[5000,128]{1,0} parameter(0)
+  ROOT %rows = f32[64,128]{1,0} gather(%t)
+}
+ENTRY %main (table: f32[5000,128]) -> f32[16,128] {
+  %table = f32[5000,128]{1,0} parameter(0)
+  %gather_fusion = f32[64,128]{1,0} fusion(%table), kind=kCustom, calls=%lookup
+  ROOT %out = f32[16,128]{1,0} fusion(%gather_fusion), kind=kCustom, calls=%all-reduce-scatter
+}
+"""
+    found = timing.time_of(parse_module(text), "main", V5E)
+    assert found.modelled == pytest.approx(2 * 64 * 128 * 4 / 819e9)
+    assert dict(found.collectives) == {"reduce-scatter": 1}
+    assert found.collective == pytest.approx(3 / 4 * 64 * 128 * 4 / 90e9 + 3 * HOP)
+
+
 def test_two_devices_share_one_link_and_one_needs_none():
     assert timing.ring("all-reduce", 9e9, 1, V5E) == (0.0, 0.0)
     seconds, moved = timing.ring("all-reduce", 9e9, 2, V5E)
@@ -172,7 +194,7 @@ def test_batches_stay_multiples_and_nothing_fits_where_the_weights_do_not():
 
 def test_what_the_compiler_says_when_memory_is_short():
     used = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 17.50G of 15.75G hbm."
-    short = "Ran out of memory on HBM, the total memory required for HLO temporaries (721.88G) exceeds available HBM (15.75G)."
+    short = "Ran out of memory on HBM, total memory for HLO temporaries (721.88G) exceeds available HBM (15.7G)."
     assert needed_bytes(used) == 17.5 * GIB
     assert needed_bytes(short) == 721.88 * GIB
     assert needed_bytes("RESOURCE_EXHAUSTED: something else") == math.inf

@@ -123,13 +123,16 @@ def _inner(module: Module, op: Op) -> Op:
 
 
 def collective_kind(module: Module, op: Op) -> str | None:
-    """ "all-reduce" of an all-reduce, its start, or what wraps it."""
+    """ "all-reduce" of an all-reduce, its start, or what wraps it.
+
+    A fusion of an all-reduce and the slice that a device keeps of it is the compiler's way to write a reduce-scatter.
+    """
+    if op.kind.endswith("-done") or (op.kind == "fusion" and op.cycles is not None):
+        return None
     inner = _inner(module, op) if op.kind in ("async-start", "fusion") else op
-    if op.kind == "fusion" and inner is not op and op.cycles is not None:
-        return None  # a product and its collective in one, with cycles of its own
-    return next(
-        (kind for kind in COLLECTIVES if inner.kind.startswith(kind) and not inner.kind.endswith("-done")), None
-    )
+    if op.kind == "fusion" and inner.kind == "all-reduce":
+        return "reduce-scatter"
+    return next((kind for kind in COLLECTIVES if inner.kind.startswith(kind)), None)
 
 
 def time_of_op(module: Module, op: Op, computation: str, chip: Chip) -> Timing:
@@ -141,8 +144,8 @@ def time_of_op(module: Module, op: Op, computation: str, chip: Chip) -> Timing:
     if op.kind in FREE or op.bytes <= SCALAR:
         return Timing()
     size = op.bytes + module.operand_bytes(op, computation)
-    if op.kind == "fusion" and op.attribute(r"(calls=)") and "scatter" in op.name:
-        size = op.bytes  # in place
+    if "gather" in op.name or "scatter" in op.name:
+        size = 2 * op.bytes  # rows of a table, or a result that is written in place
     if op.kind == "sort":
         levels = math.ceil(math.log2(max(2, op.longest)))
         size *= levels * (levels + 1) / 2

@@ -3,8 +3,8 @@
 Peak figures are the public ones of Google's TPU documentation (bfloat16 products, HBM bandwidth) and of the book "How to
 Scale Your Model" (links between chips). `hbm` is what the compiler says a program may use, which is less than what the chip
 has. `clock` turns the compiler's cycles into seconds. Everything is per *device* as JAX counts them: for the compiler a v4
-chip and a tpu7x chip are two devices, a v5p chip is one. Prices are list prices on demand in the cheapest region (2025): they
-change, so treat them as an assumption, and --price overrides them.
+chip and a tpu7x chip are two devices, a v5p chip is one. Prices are list prices on demand in the cheapest region (2025):
+they change, so treat them as an assumption, and --price overrides them.
 """
 
 from __future__ import annotations
