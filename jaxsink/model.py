@@ -231,11 +231,12 @@ def transform(
         return (layer.finish(x, mixed), sink), cache, records
 
     windows = None if config.window_layers is None else np.array(config.window_layers)
-    loop = unrolled_layers if model.is_unrolled else scanned_layers
+    if isinstance(model.layers, Layer):
+        loop, layers = scanned_layers, model.layers.by_head()
+    else:
+        loop, layers = unrolled_layers, model.layers
     state = (x, None if model.extra_sink is None else model.extra_sink[...][None, None])
-    (x, _), cache, records = loop(
-        model.layers, run_layer, state, run.cache, run.drop, windows, recorders, config.layers
-    )
+    (x, _), cache, records = loop(layers, run_layer, state, run.cache, run.drop, windows, recorders, config.layers)
     if not model.is_unrolled:
         x = wanted_rows(x, run.outputs)
     return model.norm(x), records, cache

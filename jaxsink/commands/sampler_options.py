@@ -27,13 +27,14 @@ SAMPLERS: dict[str, dict[str, str]] = {
 SAMPLER_OPTIONS = tuple(dict.fromkeys(option for table in SAMPLERS.values() for option in table))
 
 
-def add_sampler_options(group: Any) -> None:
-    """All default to None, so that an option the model's sampler does not have can be told apart."""
+def add_sampler_options(group: Any, length: str = "--tokens", default: int = 128) -> None:
+    """All but the length default to None, so that an option the model's sampler does not have can be told apart."""
     switch, flag = argparse.BooleanOptionalAction, "store_const"
     group.add_argument(
-        "--tokens", metavar="N", type=positive, default=128, help="length of the response (default: 128)"
-    )
-    group.add_argument("--steps", metavar="N", type=positive, help="LLaDA, Dream: steps in all (default: --tokens)")
+        length, dest="tokens", metavar="N", type=positive, default=default,
+        help="length of the response (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument("--steps", metavar="N", type=positive, help=f"LLaDA, Dream: steps in all (default: {length})")
     group.add_argument("--block", metavar="N", type=positive, help="LLaDA: block length (default: 32, or what fits)")
     group.add_argument("--steps-per-block", metavar="N", type=positive, help="SDAR (default: the block length)")
     group.add_argument("--temperature", metavar="X", type=float, help="0 takes the likeliest token (default: 0)")

@@ -216,6 +216,17 @@ WHAT: dict[str, What] = {
 }
 
 
+def record_names(option: str, text: str) -> list[str]:
+    """Keys of WHAT, from a list with commas."""
+    names = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in WHAT:
+            raise JaxsinkError(f"{option}: {name!r} is not known; choose from {', '.join(WHAT)}.")
+    if not names:
+        raise JaxsinkError(f"{option} names nothing; choose from {', '.join(WHAT)}.")
+    return names
+
+
 @dataclass(frozen=True)
 class RecordFile:
     """A record that is to be written: where, of what, and how large it will be."""
@@ -229,12 +240,7 @@ class RecordFile:
     @classmethod
     def plan(cls, path: str, what: str, every: int, shape: Shape, overwrite: bool) -> RecordFile:
         """Everything that can go wrong is found now, not after the run."""
-        names = [name.strip().replace("-", "_") for name in what.split(",") if name.strip()]
-        for name in names:
-            if name not in WHAT:
-                raise JaxsinkError(f"--record-what: {name!r} is not known; choose from {', '.join(WHAT)}.")
-        if not names:
-            raise JaxsinkError(f"--record-what names nothing; choose from {', '.join(WHAT)}.")
+        names = record_names("--record-what", what)
         place = local(path, "--record")
         if not place.parent.is_dir():
             raise JaxsinkError(f"--record: the directory {place.parent} does not exist; create it first.")

@@ -202,7 +202,7 @@ def run_rows(model: Model, rows: Sequence[Row], shape: tuple[int, int], how: Sco
     arrays = [place_rows(x, mesh) for x in (tokens, real, given, targets)]
     keys = noise.row_keys(place_rows(seeds, mesh))
     plan = make_plan(None, how.intervene, 1, model.config)
-    backend = choose_backend(None, length, length)
+    backend = choose_backend(None, length, length, mesh)
     return to_host(_score(model, *arrays, keys, how.intervene, plan, how.cfg_scale, backend, mesh))
 
 
@@ -226,7 +226,7 @@ def _score(
 
     def run(tokens: Array, drop: Array | None, recorders: Any = ()) -> tuple[Array, Any]:
         sequence = Canvas(tokens, token_kinds(config, tokens, given), counted=real)
-        one = Pass(sequence, real, drop=drop, outputs=jnp.broadcast_to(places, (batch, width)))
+        one = Pass(sequence, real, drop=drop, outputs=jnp.broadcast_to(places, (batch, width)), mesh=mesh)
         return transform(model, one, recorders, backend)[:2]
 
     drop = None

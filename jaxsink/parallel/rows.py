@@ -99,20 +99,19 @@ def place_rows(x: np.ndarray, mesh: Mesh | None, axis: int = 0) -> Array:
     return jax.make_array_from_callback(x.shape, rows_sharding(mesh, axis), lambda index: x[index])
 
 
+def layout_of(shape: tuple[int, ...], mesh: Mesh, axis: int = 0, heads: int | None = None) -> NamedSharding:
+    """Rows (at `axis`) lie along the data axis, heads along the model axis, as far as both divide."""
+    wanted = {axis: DATA} if heads is None else {axis: DATA, heads: MODEL}
+    names = [wanted.get(n) for n in range(len(shape))]
+    spec = [name if name and size % mesh.shape[name] == 0 else None for size, name in zip(shape, names, strict=True)]
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
 def keep_rows(tree: Any, mesh: Mesh | None, axis: int = 0, heads: int | None = None) -> Any:
-    """Inside jit: rows (at `axis`) lie along the data axis, heads along the model axis, as far as both divide.
+    """Inside jit: everything lies as `layout_of` says.
 
     Said for everything that leaves a program, because the compiler may choose layouts that no mesh axis describes.
     """
     if mesh is None:
         return tree
-
-    def one(x: Array) -> Array:
-        wanted = {axis: DATA} if heads is None else {axis: DATA, heads: MODEL}
-        spec = [
-            name if name is not None and size % mesh.shape[name] == 0 else None
-            for size, name in zip(x.shape, (wanted.get(n) for n in range(x.ndim)), strict=True)
-        ]
-        return lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec)))
-
-    return jax.tree.map(one, tree)
+    return jax.tree.map(lambda x: lax.with_sharding_constraint(x, layout_of(x.shape, mesh, axis, heads)), tree)

@@ -122,10 +122,13 @@ def loop_steps(step: Callable[..., Any], carry: Any, settings: Settings, chunk: 
     return laid_out(carry, settings), keep_rows(buffers, settings.mesh, 2, 3)
 
 
+# Where parts of the carry have their rows and heads; the others have rows in front.
+CARRY_AXES = {"seen": (1, 2), "drop": (1, 2), "sums": (1, 2), "cache": (1, 3), "clean": (1, 3)}
+
+
 def laid_out(carry: Any, settings: Settings) -> Any:
     """The carry with rows and heads where the mesh has them."""
-    axes = {"seen": (1, 2), "drop": (1, 2), "sums": (1, 2), "cache": (1, 3), "clean": (1, 3)}
-    parts = {name: keep_rows(x, settings.mesh, *axes.get(name, (0,))) for name, x in carry._asdict().items()}
+    parts = {name: keep_rows(x, settings.mesh, *CARRY_AXES.get(name, (0,))) for name, x in carry._asdict().items()}
     return carry._replace(**parts)
 
 

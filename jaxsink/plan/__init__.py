@@ -1,0 +1,10 @@
+"""Planning a TPU run without a TPU: the sampler's own program compiled for a slice, and what the compiler says of it.
+
+    from jaxsink.plan.job import Job
+    from jaxsink.plan.planner import make_plan
+    from jaxsink.plan.topology import parse_topology
+
+    plan = make_plan(Job(config, sampler, batch=16, prompt=256, record=received().then(top(8))), parse_topology("v5e:2x4"))
+
+Times are estimates by the compiler and, where it gives none, by us; nothing here was measured on a TPU.
+"""

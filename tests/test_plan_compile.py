@@ -1,0 +1,123 @@
+"""Planning with the TPU compiler (extra `tpu`), and that what is compiled is what `generate` runs."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import pytest
+from configs import FAMILIES
+
+import jaxsink
+from jaxsink import cli
+from jaxsink.parallel import make_mesh, shard
+from jaxsink.plan.compile import Compiler, lower
+from jaxsink.plan.job import Job
+from jaxsink.plan.planner import make_plan
+from jaxsink.plan.topology import GIB, has_compiler, parse_topology
+from jaxsink.record import received
+from jaxsink.reduce import top
+from jaxsink.sampling import autoregressive, diffusion
+
+needs_compiler = pytest.mark.skipif(not has_compiler(), reason="needs libtpu (extra `tpu`)")
+
+
+@pytest.mark.parametrize(
+    ("family", "sampler", "loop"),
+    [
+        ("llada", jaxsink.LLaDASampler(8, 8, 4), diffusion),
+        ("dream", jaxsink.DreamSampler(8, 8), diffusion),
+        ("llama3.1", jaxsink.ARSampler(8), autoregressive),
+    ],
+)
+def test_what_is_compiled_is_the_program_that_generate_runs(family, sampler, loop, monkeypatch):
+    config = FAMILIES[family]
+    mesh = make_mesh(1, 1, jax.devices()[:1])
+    record = received().then(top(2))
+    job = Job(config, sampler, batch=2, prompt=4, record=record, dtype="float32")
+    planned = lower(job, mesh).as_text()
+    advance, seen = loop.advance, []
+
+    def spy(*args, **kwargs):
+        seen.append(advance.lower(*args, **kwargs).as_text())
+        raise InterruptedError
+
+    monkeypatch.setattr(loop, "advance", spy)
+    with pytest.raises(InterruptedError):
+        jaxsink.generate(shard(jaxsink.init(config), mesh), [[1, 2, 3, 4]] * 2, sampler, record=record)
+
+    def on_one_device(text):
+        """Axes of length 1 may be named or not."""
+        return re.sub('{"(data|model)"}', "{}", text)
+
+    assert [on_one_device(text) for text in seen] == [on_one_device(planned)]
+
+
+def test_importing_the_planner_leaves_the_environment_alone():
+    code = (
+        "import os; before = dict(os.environ); import jaxsink.plan.planner, jaxsink.commands.plan; "
+        "assert dict(os.environ) == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+
+
+@pytest.fixture
+def planning(monkeypatch):
+    """A process that plans sets its environment; tests put it back."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    before = dict(os.environ)
+    yield
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
+
+
+@needs_compiler
+def test_a_plan_of_a_diffusion_model(planning, capsys):
+    arguments = "mini-llada --tpu v5e:1x1 v5e:2x2 --gen 16 --prompt 16 --batch 4 --no-search --json"
+    assert cli.main(["plan", *arguments.split()]) == 0
+    one, four = json.loads(capsys.readouterr().out)["plans"]
+    assert one["fits"] and four["fits"]
+    assert (one["mesh"], one["devices"], one["collectives_per_step"]) == ({"data": 1, "model": 1}, 1, {})
+    assert four["mesh"] == {"data": 4, "model": 1}
+    memory = one["memory_per_device"]
+    parameters = sum(x.size for x in jax.tree.leaves(jaxsink.abstract(jaxsink.load("mini-llada").config)))
+    assert memory["weights"] == 2 * parameters
+    assert memory["total"] == pytest.approx(one["needed_per_device"])
+    assert 0 < one["shares"]["roofline"] < 1
+    assert one["step_seconds"]["compiler"] > 0
+    assert one["table_1"]["hours"] > four["table_1"]["hours"] > 0
+
+
+@needs_compiler
+def test_a_plan_of_an_autoregressive_model_has_its_cache_in_the_state(planning):
+    config = FAMILIES["llama3.1"].replace(width=256, heads=4, kv_heads=4, head_dim=64, mlp_width=512, layers=2)
+    job = Job(config, jaxsink.ARSampler(64), batch=4, prompt=64, record=received().then(top(4)))
+    plan = make_plan(job, parse_topology("v5e:2x2"), (1, 4), search=False)
+    assert plan.compiled.memory is not None and plan.timing is not None
+    cache = 2 * config.layers * 4 * 128 * 64 * 2  # k and v; of four kv heads each device has one
+    assert cache <= plan.compiled.memory.state < 1.5 * cache
+    assert plan.timing.collectives["all-reduce"] >= 2 * config.layers
+    assert plan.roofline.bound == "memory"
+
+
+@needs_compiler
+def test_what_does_not_fit_says_how_much_it_would_need(planning):
+    config = FAMILIES["llama3.1"].replace(vocab=9_000_000, width=1024, heads=8, kv_heads=8, head_dim=128, layers=1)
+    job = Job(config, jaxsink.ARSampler(8), batch=1, prompt=8)
+    plan = make_plan(job, parse_topology("v5e:1x1"))
+    assert not plan.compiled.fits
+    assert plan.compiled.needed > 30 * GIB
+    assert (plan.timing, plan.bill, plan.largest) == (None, None, None)
+    assert "more chips" in plan.suggestions[0]
+
+
+@needs_compiler
+def test_the_largest_batch_fits_and_is_more_than_was_asked_for(planning):
+    config = FAMILIES["llada"].replace(vocab=512, layers=1)
+    job = Job(config, jaxsink.LLaDASampler(512, 4, 512), batch=64, prompt=512, record=received())
+    plan = make_plan(job, parse_topology("v5e:1x1"))
+    assert plan.largest is not None and plan.largest > 64
+    compiler = Compiler(parse_topology("v5e:1x1"))
+    assert compiler.compile(job.replace(batch=plan.largest), 1, 1).fits
