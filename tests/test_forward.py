@@ -189,3 +189,17 @@ def test_rope_frequencies_of_llama_31(llama) -> None:
     frequency, factor = rope_frequencies(jaxsink.preset("llama-3.1-8b"))
     np.testing.assert_allclose(frequency, llama.arrays["rope.inv_freq_llama31_8b"], rtol=2e-6)
     assert factor == 1.0
+
+
+@pytest.mark.parametrize("family", ["llada", "dream", "qwen3"])
+def test_heads_told_apart_before_the_slice_change_no_bit(family: str, monkeypatch) -> None:
+    from jaxsink.layers import Layer
+
+    model = jaxsink.init(FAMILIES[family], seed=3)
+    tokens = np.arange(24).reshape(2, 12) % 70
+    before = jaxsink.forward(model, tokens, record=record.received())
+    monkeypatch.setattr(Layer, "by_head", lambda self: self)
+    jax.clear_caches()
+    after = jaxsink.forward(model, tokens, record=record.received())
+    np.testing.assert_array_equal(before.logits, after.logits)
+    np.testing.assert_array_equal(before.record, after.record)
