@@ -142,10 +142,13 @@ def _forward(
     backend: str,
     mesh: Any,
 ) -> tuple[Array, tuple[Any, ...], Array]:
+    from jaxsink.parallel.mesh import platform_of
     from jaxsink.parallel.rows import keep_rows
 
     sequence = Sequence(tokens, token_kinds(model.config, tokens, prompt), counted=mask)
-    hidden, records, _ = transform(model, Pass(sequence, mask, visible, drop), recorders, backend)
+    hidden, records, _ = transform(
+        model, Pass(sequence, mask, visible, drop, platform=platform_of(mesh)), recorders, backend
+    )
     return keep_rows(logits(model, hidden), mesh), keep_rows(records, mesh, 1, 2), keep_rows(hidden, mesh)
 
 
@@ -173,6 +176,7 @@ class Pass(NamedTuple):
     start: Array | int = 0  # with a cache: index of the first token that runs …
     queries: int | None = None  # … and how many run; without one, all do
     outputs: Array | None = None  # i32[B,W], which of those that run the caller wants the hidden states of; None = all
+    platform: str = "cpu"  # of the devices that run it
 
 
 def transform(
@@ -230,7 +234,7 @@ def transform(
 
     windows = None if config.window_layers is None else np.array(config.window_layers)
     if isinstance(model.layers, Layer):
-        loop, layers = scanned_layers, model.layers.by_head()
+        loop, layers = scanned_layers, model.layers.by_head() if run.platform == "tpu" else model.layers
     else:
         loop, layers = unrolled_layers, model.layers
     state = (x, None if model.extra_sink is None else model.extra_sink[...][None, None])

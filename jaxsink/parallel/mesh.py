@@ -85,6 +85,11 @@ def shard(model: Model, mesh: Mesh) -> Model:
     return jax.tree.unflatten(treedef, placed)
 
 
+def platform_of(mesh: Mesh | None) -> str:
+    """ "cpu", "gpu" or "tpu": where a program for this mesh runs, or one without a mesh."""
+    return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+
+
 def mesh_of(model: Model) -> Mesh | None:
     """The mesh that the weights lie on; None for a model on one device."""
     for leaf in jax.tree.leaves(model):

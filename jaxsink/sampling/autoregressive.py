@@ -16,6 +16,7 @@ from jax import Array
 
 from jaxsink.attention import Sequence
 from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
+from jaxsink.parallel.mesh import platform_of
 from jaxsink.record import Recorder, Tap, last_row
 from jaxsink.sampling.diffusion import Given, Settings, first_drop, laid_out, loop_steps, next_drop
 from jaxsink.sampling.intervene import ranks_on_clean
@@ -80,7 +81,7 @@ def _prefill(model: Model, carry: Carry, given: Given, settings: Settings) -> Ca
     count = settings.prompt - 1
     mask = given.mask & (jnp.arange(given.mask.shape[1]) < count)
     sequence = Sequence(carry.tokens, token_kinds(model.config, carry.tokens, given.prompt), mask)
-    run = Pass(sequence, mask, cache=carry.cache, start=0, queries=count)
+    run = Pass(sequence, mask, cache=carry.cache, start=0, queries=count, platform=platform_of(settings.mesh))
     _, sums, cache = transform(model, run, added_up(settings), settings.backend)
     assert cache is not None
     return carry._replace(cache=cache, sums=sums, clean=None if carry.clean is None else jax.tree.map(jnp.copy, cache))
@@ -140,7 +141,7 @@ def _run_last(
     cache: Cache,
 ) -> tuple[Array, tuple[Any, ...], Cache]:
     at, mask, sequence = _now(carry, given, settings, model.config)
-    run = Pass(sequence, mask, drop=drop, cache=cache, start=at, queries=1)
+    run = Pass(sequence, mask, drop=drop, cache=cache, start=at, queries=1, platform=platform_of(settings.mesh))
     hidden, values, cache_ = transform(model, run, recorders, settings.backend)
     assert cache_ is not None
     return hidden, values, cache_

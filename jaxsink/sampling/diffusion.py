@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from jaxsink.attention import Sequence
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
+from jaxsink.parallel.mesh import platform_of
 from jaxsink.parallel.rows import keep_rows
 from jaxsink.record import Recorder
 from jaxsink.sampling import noise
@@ -231,7 +232,7 @@ def _window_logits(
 ) -> tuple[Array, tuple[Any, ...]]:
     """(f32[B,W,V], records): the whole sequence through the layers, and the head where it can matter."""
     sequence = Sequence(tokens, token_kinds(model.config, tokens, given.prompt), given.mask & ~done[:, None])
-    run = Pass(sequence, given.mask, drop=drop, outputs=outputs)
+    run = Pass(sequence, given.mask, drop=drop, outputs=outputs, platform=platform_of(settings.mesh))
     hidden, values, _ = transform(model, run, recorders, settings.backend)
     return logits(model, hidden), values
 
@@ -269,7 +270,7 @@ def _cached_logits(
 
     def run(start: Any, queries: int) -> tuple[Array, tuple[Any, ...], Cache]:
         outputs = head_rows(config, window.position - start, 0, queries)
-        one = Pass(sequence, mask, None, drop, carry.cache, start, queries, outputs)
+        one = Pass(sequence, mask, None, drop, carry.cache, start, queries, outputs, platform_of(settings.mesh))
         hidden, values, cache = transform(model, one, recorders, settings.backend)
         assert cache is not None
         return logits(model, hidden), values, cache
