@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jaxsink.attention import Inputs, Sequence, Visibility, attend, choose_backend, exact
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.kernels.tiles import on_tpu
 from jaxsink.layers import Layer, Linear, Maker, Norm, random_maker, rope_table
 from jaxsink.loops import scanned_layers, unrolled_layers
 from jaxsink.record import MASKED, PROMPT, UNMASKED, Recorder, compile_record
@@ -232,7 +233,7 @@ def transform(
 
     windows = None if config.window_layers is None else np.array(config.window_layers)
     if isinstance(model.layers, Layer):
-        loop, layers = scanned_layers, model.layers.by_head()
+        loop, layers = scanned_layers, model.layers.by_head() if on_tpu(run.mesh) else model.layers
     else:
         loop, layers = unrolled_layers, model.layers
     state = (x, None if model.extra_sink is None else model.extra_sink[...][None, None])

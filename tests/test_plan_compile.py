@@ -74,6 +74,18 @@ def planning(monkeypatch):
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("family", "sampler"), [("llada", jaxsink.LLaDASampler(8, 8, 4)), ("qwen3", jaxsink.ARSampler(8))]
+)
+def test_on_a_tpu_heads_are_told_apart_before_the_loop_over_layers(family, sampler, planning):
+    config = FAMILIES[family]
+    job = Job(config, sampler, batch=2, prompt=4)
+    text = lower(job, Compiler(parse_topology("v5e:2x2")).mesh(1, 4)).as_text()
+    stacked = f"{config.layers}x{config.heads}x{config.head_dim}x{config.width}xbf16"
+    assert stacked in text
+
+
+@needs_compiler
 def test_a_plan_of_a_diffusion_model(planning, capsys):
     arguments = "mini-llada --tpu v5e:1x1 v5e:2x2 --gen 16 --prompt 16 --batch 4 --no-search --json"
     assert cli.main(["plan", *arguments.split()]) == 0
