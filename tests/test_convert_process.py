@@ -20,12 +20,13 @@ from jaxsink import JaxsinkError
 
 # A conversion that stops after five tensors, with some of them handed to Orbax, until the file `go` appears.
 PAUSED = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 import jaxsink_converters.convert as engine
 from jaxsink import writing
 from jaxsink.cli import main
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
 folder, writing.GROUP_BYTES = Path(sys.argv[1]).parent, 2000
 original, count = engine.read_piece, 0
 
@@ -89,7 +90,7 @@ def test_interrupted_from_the_keyboard(tmp_path: Path) -> None:
     source, _ = make(tmp_path / "source", "llama")
     process = start_paused(source, tmp_path / "out")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
+    _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "jaxsink: interrupted; nothing half-written was left.\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["paused", "source"]
 
