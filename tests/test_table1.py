@@ -70,7 +70,7 @@ def test_the_readme_quotes_the_papers_figures() -> None:
 
 
 def test_the_study_quotes_the_papers_figures() -> None:
-    results = Path(table1_masking.__file__).parent / "results"
+    results = Path(__file__).parent.parent / "experiments" / "results"
     for module in (table1_masking, table2_tokens):
         assert json.loads((results / f"{module.NAME}.json").read_text())["paper"] == module.PAPER
 

@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxsink.stats import fisher
-
 COUNTS = (0, 1, 5, 10)  # K: the top-K sinks of every head are masked
 QUESTIONS = {"gsm8k": 1319, "humaneval": 164, "mbpp": 500}  # of the whole test splits
 
@@ -52,6 +50,8 @@ class Published:
         difference. Both sides answered the same questions, but which ones they solved was not published; without the
         pairs the test is conservative: it may miss a difference, it does not invent one.
         """
+        from jaxsink.stats import fisher  # settings take figures from here, and are read where NumPy is not needed
+
         return fisher(right, total, self.count_near(right / total), self.total)
 
     def count_near(self, share: float) -> int:
