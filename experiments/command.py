@@ -15,7 +15,7 @@ from jaxsink.buckets import local
 from jaxsink.errors import JaxsinkError
 
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
-QUICK, FULL = (100, 30), (500, 50)  # problems per condition, generations recorded
+QUICK, FULL = (200, 30), (500, 50)  # problems per condition, generations recorded
 
 
 def short(module: str) -> str:
