@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxsink.buckets import is_remote
 from jaxsink.cli import human_bytes
+from jaxsink.cloud import is_remote
 from jaxsink.errors import JaxsinkError
 from jaxsink.storage import dtype_name, first_line
 from jaxsink.tokenizer import Tokenizer, check_special_ids

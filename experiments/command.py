@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxsink_experiments import BEYOND, ORDER, PAPER
 
-from jaxsink.buckets import local
+from jaxsink.cloud import local
 from jaxsink.errors import JaxsinkError
 
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")

@@ -20,7 +20,7 @@ import argparse
 import json
 from typing import Any
 
-from jaxsink.buckets import local
+from jaxsink.cloud import local
 from jaxsink.errors import JaxsinkError
 
 EXAMPLES = """examples:

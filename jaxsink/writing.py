@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxsink.atomic import new_directory
-from jaxsink.buckets import check_free, is_remote, send
+from jaxsink.cloud import check_free, is_remote, send
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import abstract

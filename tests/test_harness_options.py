@@ -9,7 +9,7 @@ import pytest
 from jaxsink import JaxsinkError
 from jaxsink.builtin import BUILTIN
 from jaxsink.cli import main
-from jaxsink.evals.buckets import batch_size, buckets, full_batches, power_of_two
+from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_two
 from jaxsink.evals.harness_options import Options, Request, make_sampler, parse_options
 from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
 from jaxsink.sinks import MaskSinks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def test_a_process_that_dies_stops_the_other_and_the_rerun_continues(folder: Pat
     assert finished == ["batch-0.npz", "batch-1.npz"]
     again = run(folder, 2, "never", "broken")
     assert [code for code, _ in again] == [0, 0], again
-    told = [line for line in again[0][1].splitlines() if line.startswith("batch-")]
+    told = re.findall(r"batch-\d (?:kept|computed)", again[0][1])  # other libraries print between
     assert told == ["batch-0 kept", "batch-1 kept", "batch-2 computed", "batch-3 computed"]
     assert_same_files(folder, "pieces-1", "pieces-broken")
 

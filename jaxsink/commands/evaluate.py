@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxsink.buckets import local
 from jaxsink.cli import Commands, fail
+from jaxsink.cloud import local
 from jaxsink.commands.sampler_options import positive
 from jaxsink.errors import JaxsinkError
 from jaxsink.models import NAMES

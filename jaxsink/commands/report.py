@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from jaxsink.buckets import local
 from jaxsink.cli import Commands
+from jaxsink.cloud import local
 from jaxsink.errors import JaxsinkError
 
 EXAMPLES = """examples:

@@ -18,9 +18,9 @@ import numpy as np
 
 from jaxsink import record as recorders
 from jaxsink import reduce
-from jaxsink.buckets import local
 from jaxsink.checkpoint import describe_foreign
 from jaxsink.cli import human_bytes
+from jaxsink.cloud import local
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.models import resolve

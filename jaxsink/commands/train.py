@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxsink.buckets import local
 from jaxsink.cli import Commands
+from jaxsink.cloud import local
 from jaxsink.errors import JaxsinkError
 from jaxsink.models import NAMES
 

@@ -20,10 +20,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.evals.batching import batch_size, buckets, full_batches, round_up
 from jaxsink.evals.conditions import Conditions, intervention
 from jaxsink.evals.exam import Exam, Question
 from jaxsink.evals.manifest import claim, manifest
@@ -75,13 +77,11 @@ class Evaluation:
 
     @cached_property
     def placed(self) -> Model:
-        """The model where the batches need it, put there once for all of them."""
-        return self.model if self.devices is None else copied(self.model, self.devices)
-
-    @property
-    def size(self) -> int:
-        """Questions of a batch: as many as the rows allow, and at least one for each part."""
-        return max(1, self.rows // len(self.conditions) // self.share) * self.share
+        """The model where and as the batches need it, put there once for all of them."""
+        if self.devices is not None:
+            return copied(self.model, self.devices)
+        on_cpu = jax.default_backend() == "cpu" and mesh_of(self.model) is None
+        return self.model.unrolled() if on_cpu else self.model
 
     @property
     def config(self) -> ModelConfig:
@@ -90,16 +90,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Batch:
-    """Questions of one bucket that are asked together; `size` counts the repeats that fill it up."""
+    """Questions of one bucket that are asked together."""
 
     width: int  # of the padded prompts
-    size: int
-    questions: tuple[Question, ...]
+    filled: tuple[Question, ...]  # with the repeats that fill it up
+    questions: tuple[Question, ...]  # without
     first: bool  # of its bucket in this process, so that its time includes the compiling
-
-    @property
-    def filled(self) -> tuple[Question, ...]:
-        return self.questions + self.questions[-1:] * (self.size - len(self.questions))
 
 
 def evaluate(run: Evaluation, is_stopped: IsStopped = never) -> None:
@@ -114,7 +110,7 @@ def evaluate(run: Evaluation, is_stopped: IsStopped = never) -> None:
         left = list(batches(run, done))
         cost = run.exam.sampler.length
         start, asked, total = time.monotonic(), 0, sum(len(batch.questions) for batch in left)
-        with progress([(batch.width + cost) * batch.size for batch in left]) as (begin, end):
+        with progress([(batch.width + cost) * len(batch.filled) for batch in left]) as (begin, end):
             for batch in left:
                 begun = time.monotonic()
                 rate = f", {asked / (begun - start):.3g} questions/s" if asked else ""
@@ -133,15 +129,12 @@ def batches(run: Evaluation, done: set[Key]) -> Iterator[Batch]:
     A bucket's shape follows from all its questions, not from those that are left.
     """
     number, count = run.shard
-    buckets: dict[int, list[Question]] = {}
-    for question in run.exam.questions[number - 1 :: count]:
-        width = -(-len(question.prompt) // run.exam.bucket) * run.exam.bucket
-        buckets.setdefault(width, []).append(question)
-    for width, questions in sorted(buckets.items(), reverse=True):
-        size = min(run.size, -(-len(questions) // run.share) * run.share)
-        left = [q for q in questions if any((q.index, label) not in done for label in run.conditions)]
-        for first in range(0, len(left), size):
-            yield Batch(width, size, tuple(left[first : first + size]), first == 0)
+    questions = run.exam.questions[number - 1 :: count]
+    for width, together in buckets(questions, lambda question: round_up(len(question.prompt), run.exam.bucket)):
+        size = batch_size(len(together), run.rows // len(run.conditions), run.share)
+        left = [q for q in together if any((q.index, label) not in done for label in run.conditions)]
+        for place, (filled, real) in enumerate(full_batches(left, size)):
+            yield Batch(width, tuple(filled), tuple(filled[:real]), place == 0)
 
 
 def ask(run: Evaluation, batch: Batch, done: set[Key], results: LineFile, is_stopped: IsStopped) -> int:

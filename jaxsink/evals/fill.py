@@ -9,7 +9,7 @@ from jax import Array
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.buckets import power_of_two
+from jaxsink.evals.batching import power_of_two
 from jaxsink.sampling import choose, noise
 from jaxsink.sampling.samplers import Canvas, Window
 

@@ -28,8 +28,8 @@ from jaxsink.checkpoint import load
 from jaxsink.commands.evaluate import choose_place
 from jaxsink.commands.shared import first_end
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.buckets import batch_size as size_of
-from jaxsink.evals.buckets import buckets, full_batches, round_up
+from jaxsink.evals.batching import batch_size as size_of
+from jaxsink.evals.batching import buckets, full_batches, round_up
 from jaxsink.evals.exam import BUCKET
 from jaxsink.evals.extract import truncate
 from jaxsink.evals.harness_options import Request, make_sampler, parse_options

@@ -28,7 +28,7 @@ from jax import Array, lax
 from jaxsink.attention import Sequence as Canvas
 from jaxsink.attention import choose_backend
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.buckets import batch_size, buckets, full_batches, power_of_two, round_up
+from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_two, round_up
 from jaxsink.evals.canvases import canvases, count
 from jaxsink.evals.fill import FillMasks
 from jaxsink.model import Model, Pass, logits, token_kinds, transform

@@ -6,7 +6,7 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from jaxsink.buckets import fetch, is_remote
+from jaxsink.cloud import fetch, is_remote
 
 NAMES = ("mini-llama", "mini-llada", "mini-dream")
 

@@ -14,7 +14,7 @@ from jaxsink_converters.convert import convert
 from test_evaluate import random_model
 
 import jaxsink
-from jaxsink import buckets
+from jaxsink import cloud
 from jaxsink.cli import build_parser
 from jaxsink.errors import JaxsinkError
 from jaxsink.models import resolve
@@ -26,7 +26,7 @@ URL = "gs://bucket/models/tiny"
 def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeBucket]:
     monkeypatch.setenv("JAXSINK_CHECKPOINTS", str(tmp_path / "fetched"))
     monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
-    monkeypatch.setattr(buckets, "RETRIES", 1)
+    monkeypatch.setattr(cloud, "RETRIES", 1)
     with serve() as (bucket, address):
         monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", address)
         yield bucket
@@ -130,4 +130,4 @@ def test_results_cannot_go_to_a_bucket(words: list[str], tmp_path: Path, monkeyp
 def test_a_directory_with_a_strange_name_is_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gs:" / "b").mkdir(parents=True)
-    assert not buckets.is_remote("gs://b") and resolve("gs://b") == Path("gs:/b")
+    assert not cloud.is_remote("gs://b") and resolve("gs://b") == Path("gs:/b")
