@@ -10,6 +10,7 @@ kernel cycles     instruction bundles of the kernel as scheduled, times the step
 backend cycles    the sum of the compiler's `estimated_cycles`, loop bodies times their trips.
                   Neither is given for causal layers, where the kernel chooses per tile which of its parts runs, if any.
 peak share        the two products' multiplications at the bfloat16 peak of v4, v5e and v5p, over these cycles.
+record            what keys receive is added up by kind of query, for all together, or not at all.
 temporaries       bytes outside the kernel's VMEM; maps: shapes in the program that end in S x S.
 """
 
@@ -42,13 +43,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxsink import attention
 from jaxsink.kernels import tiles
 from jaxsink.parallel import make_mesh
-from jaxsink.record import received_by_query
+from jaxsink.record import received, received_by_query
 
 DUMPS = Path(os.environ["KERNEL_BUNDLES"])  # where the compiler writes its schedules
 TOPOLOGIES = ("v4:2x2x1", "v5e:1x1", "v5p:2x2x1", "v6e:1x1", "tpu7x:2x2x1")
 SIZES, LENGTHS = (64, 80, 96, 128, 256), (512, 4096, 8192, 32768)
 COMPARED = (("v5e:1x1", 128, 512), ("v5e:1x1", 128, 4096), ("v5e:1x1", 128, 8192), ("v6e:1x1", 128, 4096))
 MACS_PER_CYCLE = 4 * 128 * 128  # of v4, v5e and v5p: times two and the clock, this is their published peak
+RECORDS = {"by kind": (received_by_query(),), "all": (received(),), "none": ()}  # what keys receive: from whom
 HEADS = 4  # as many as one of eight chips has of an 8B model
 
 
@@ -67,7 +69,9 @@ def inputs(size: int, length: int, dtype: str, causal: bool, mesh: Any) -> atten
     return attention.Inputs(q, q, q, see, drop, mask, number, of((1, length, 8), dtype), of((), jnp.int32), sequence)
 
 
-def compile_layer(topology: str, size: int, length: int, name: str, dtype: str, causal: bool) -> dict[str, Any]:
+def compile_layer(
+    topology: str, size: int, length: int, name: str, dtype: str, causal: bool, record: str = "by kind"
+) -> dict[str, Any]:
     bounds = {"chips_per_host_bounds": (1, 1, 1)} if topology.endswith("1x1") else {}
     device = topologies.get_topology_desc(platform="tpu", topology_name=topology, **bounds).devices[0]
     mesh = make_mesh(1, 1, [device])
@@ -79,7 +83,7 @@ def compile_layer(topology: str, size: int, length: int, name: str, dtype: str, 
         arrays_ = iter(arrays)
         both = zip(leaves, is_array, strict=True)
         y = jax.tree.unflatten(treedef, [next(arrays_) if array else leaf for leaf, array in both])
-        return attention.attend(y._replace(mesh=mesh), (received_by_query(),), name)
+        return attention.attend(y._replace(mesh=mesh), RECORDS[record], name)
 
     before, begun = set(DUMPS.iterdir()), time.perf_counter()
     with jax.set_mesh(mesh):
@@ -89,16 +93,17 @@ def compile_layer(topology: str, size: int, length: int, name: str, dtype: str, 
     cut, wide, item = None, tiles.up_to(size, 128), jnp.dtype(dtype).itemsize
     if name == "pallas":
         budget = tiles.vmem_budget(device.device_kind)
-        cut = tiles.choose_tiles(length, length, wide, item, budget, True)
+        cut = tiles.choose_tiles(length, length, wide, item, budget, record != "none")
         steps = HEADS * cut.query_blocks * cut.key_tiles
         cycles = kernel_bundles(set(DUMPS.iterdir()) - before) * steps
     macs = 2 * HEADS * length * length * size
     known = not causal and topology.startswith(("v4", "v5"))
     return {
         "topology": topology, "head size": size, "length": length, "type": dtype, "causal": causal, "backend": name,
+        "record": record,
         "block x tile": None if cut is None else f"{cut.query_block} x {cut.key_tile}",
         "VMEM MiB": None if cut is None else round(
-            tiles.vmem_bytes(cut.query_block, cut.key_tile, cut.key_tiles, wide, item, True) / tiles.MIB, 1),
+            tiles.vmem_bytes(cut.query_block, cut.key_tile, cut.key_tiles, wide, item, record != "none") / tiles.MIB, 1),
         "maps": len(set(re.findall(rf"\w+\[(?:\d+,)*{length},{length}\]", text))) if length != HEADS * wide else None,
         "temporaries MiB": round(compiled.memory_analysis().temp_size_in_bytes / tiles.MIB, 2),
         "cycles": None if causal else cycles, "peak share": round(macs / MACS_PER_CYCLE / cycles, 3) if known else None,
@@ -108,7 +113,7 @@ def compile_layer(topology: str, size: int, length: int, name: str, dtype: str, 
 
 def kernel_bundles(files: set[Path]) -> int:
     """Instruction bundles of the kernel, from what the compiler wrote about its schedule."""
-    (report,) = (f for f in files if "attention_received" in f.name and "schedule-analysis" in f.name)
+    (report,) = (f for f in files if "attention_" in f.name and "schedule-analysis" in f.name)
     found = re.search(r"total scheduled bundles:\s+(\d+)", report.read_text())
     assert found is not None
     return int(found[1])
@@ -150,14 +155,14 @@ def main() -> int:
     args = parser.parse_args()
     chosen = [(args.topology,) if args.topology else TOPOLOGIES, (args.size,) if args.size else SIZES,
               (args.length,) if args.length else LENGTHS]  # fmt: skip
-    cases = [(t, s, n, "pallas", "bfloat16", False) for t in chosen[0] for s in chosen[1] for n in chosen[2]]
+    cases: list[Any] = [(t, s, n, "pallas", "bfloat16", False) for t in chosen[0] for s in chosen[1] for n in chosen[2]]
     if args.check:
         cases = [(t, 128, 8192, "pallas", "bfloat16", True) for t in TOPOLOGIES]
         cases += [("v4:2x2x1", 256, 32768, "pallas", "float32", True), ("v5e:1x1", 80, 512, "pallas", "float32", False)]
     else:
-        cases += [
-            (*c, n, "bfloat16", False) for c in COMPARED if c in {x[:3] for x in cases} for n in ("naive", "blocked")
-        ]
+        compared = [case for case in COMPARED if case in {other[:3] for other in cases}]
+        cases += [(*case, name, "bfloat16", False) for case in compared for name in ("naive", "blocked")]
+        cases += [(*case, "pallas", "bfloat16", False, record) for case in compared for record in ("all", "none")]
     results, failed = [], False
     for case in cases:
         try:

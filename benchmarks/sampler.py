@@ -2,7 +2,7 @@
 
     python benchmarks/sampler.py                    12 layers x 768, prompt 128 + 128 new, vocabulary 32k
     python benchmarks/sampler.py --sweep            sequence lengths and vocabularies as well
-    python benchmarks/sampler.py --json results.json
+    python benchmarks/sampler.py --json
 
 Every round runs each variant once, in turn, so that a change of the machine's speed hits all of them. The results are
 the ratios: each is the median of the rounds' own ratios. "products alone" runs only the matrix products of the layers,
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -171,7 +170,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="diffusion steps; time per step does not depend on it")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sweep", action="store_true", help="also other lengths and vocabularies")
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
 
@@ -183,18 +182,15 @@ def main() -> None:
     results = []
     for case in cases:
         results.append(result := case())
+        if args.json:
+            continue
         print(f"\n{result['case']} (same tokens: {result['same tokens']})")
         for name, values in result["variants"].items():
             print(f"  {name:32s} {values['ms_per_step']:9.2f} ms/step   first call {values['first_s']:6.2f} s")
         for name, ratio in result["ratios"].items():
             print(f"  {name:40s} {ratio:.3f}", flush=True)
     if args.json:
-        machine = {
-            "cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "jax": jax.__version__,
-            "torch": torch.__version__, "python": platform.python_version(), "jaxsink": jaxsink.__version__,
-        }  # fmt: skip
-        with open(args.json, "w") as file:
-            json.dump({"machine": machine, "results": results}, file, indent=2)
+        print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Detection and tracking of sinks against NumPy: same record, same run, same figures out.
 
     python benchmarks/sinks.py                 128 steps x 32 layers x 32 heads x 512 tokens, as LLaDA-8B records them
-    python benchmarks/sinks.py --json FILE
+    python benchmarks/sinks.py --json
 
 "plain NumPy" loops over steps, layers and heads; it runs on a share of the layers, and its time is scaled up.
 "vectorised NumPy" does the same on whole arrays. Both give all figures of `sinks.Tracks` but the kind of the head, and are
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -151,7 +149,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=32)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args()
     scores = make_record(args.steps, args.layers, args.heads, args.length)
     on_device = jax.device_put(scores[:, :, None])  # [T,L,B,H,S]
@@ -186,12 +184,10 @@ def main() -> None:
         "times faster than vectorised NumPy": round(ratio("vectorised NumPy"), 2),
         "in a generation": {name: round(value, 4) for name, value in share_of_a_step().items()},
     }
-    for name, value in results.items():
-        print(f"{name}: {value}")
     if args.json:
-        machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "jax": jax.__version__}
-        with open(args.json, "w") as file:
-            json.dump({"machine": machine, "results": results}, file, indent=2)
+        print(json.dumps(results, indent=2))
+    else:
+        print(*(f"{name}: {value}" for name, value in results.items()), sep="\n")
 
 
 if __name__ == "__main__":

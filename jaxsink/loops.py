@@ -84,7 +84,7 @@ def unrolled_layers(
         use_window = None if windows is None else jnp.asarray(windows[index])
         wanted = tuple(recorders[n] for n in numbers)
         last = index == count - 1
-        x, cache, here = run_layer(layers[index], x, cache, drop_here, jnp.asarray(index), use_window, wanted, last)
+        x, cache, here = run_layer(layers[index], x, cache, drop_here, index, use_window, wanted, last)
         for n, value in zip(numbers, here, strict=True):
             values[n][index] = value
     order = [r.layers if r.layers is not None else range(count) for r in recorders]

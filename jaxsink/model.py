@@ -13,7 +13,7 @@ from jax import Array, lax
 from jax.core import Tracer
 from jax.sharding import Mesh
 
-from jaxsink.attention import Inputs, Sequence, Visibility, attend, choose_backend, exact
+from jaxsink.attention import Inputs, Sequence, Visibility, attend, choose_backend, exact, heads_first
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.kernels.tiles import on_tpu
@@ -152,16 +152,30 @@ def _forward(
 
 
 class Cache(NamedTuple):
-    """Keys and values of every layer, [L,B,S,K,D] each; written at the places of the tokens that run."""
+    """Keys and values of every layer, written at the places of the tokens that run.
 
-    k: Array
-    v: Array
+    They lie heads first, as products read them: [L,B,K,S,D] for stacked layers. Unrolled ones have L arrays [B,K,S,D], so
+    that a step copies none of them.
+    """
+
+    k: Array | tuple[Array, ...]
+    v: Array | tuple[Array, ...]
+
+    @property
+    def length(self) -> int:
+        return jax.tree.leaves(self.k)[0].shape[-2]
 
 
 def empty_cache(model: Model, batch: int, length: int) -> Cache:
     config = model.config
-    shape = (config.layers, batch, length, config.kv_heads, config.head_dim)
-    return Cache(jnp.zeros(shape, model.dtype), jnp.zeros(shape, model.dtype))
+    shape = (batch, config.kv_heads, length, config.head_dim)
+
+    def empty() -> Array | tuple[Array, ...]:
+        if model.is_unrolled:
+            return tuple(jnp.zeros(shape, model.dtype) for _ in range(config.layers))
+        return jnp.zeros((config.layers, *shape), model.dtype)
+
+    return Cache(empty(), empty())
 
 
 class Pass(NamedTuple):
@@ -222,10 +236,11 @@ def transform(
             sink = layer.finish(sink, jnp.repeat(sink_v, config.heads // config.kv_heads, axis=2))
         q, k, v = layer.attention.project(layer.attention_norm(x), table)
         if cache is not None:
-            cache = write_cache(cache, k, v, index, run.start)
-            k, v = cache.k[index], cache.v[index]
+            all_k, k = written(cache.k, k, index, run.start)
+            all_v, v = written(cache.v, v, index, run.start)
+            cache = Cache(all_k, all_v)
         see = visibility._replace(use_window=use_window)
-        inputs = Inputs(q, k, v, see, drop, rows, row_kind, x, index, run.sequence, extra, run.mesh)
+        inputs = Inputs(q, k, v, see, drop, rows, row_kind, x, jnp.asarray(index), run.sequence, extra, run.mesh)
         mixed, records = attend(inputs, wanted, backend)
         if last:
             x, mixed = wanted_rows(x, run.outputs), wanted_rows(mixed, run.outputs)
@@ -248,10 +263,14 @@ def wanted_rows(x: Array, index: Array | None) -> Array:
     return x if index is None else jnp.take_along_axis(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)
 
 
-def write_cache(cache: Cache, k: Array, v: Array, layer: Any, start: Any) -> Cache:
-    """Put [B,Q,K,D] keys and values of one layer at their places."""
-    at = (layer, 0, start, 0, 0)
-    return Cache(lax.dynamic_update_slice(cache.k, k[None], at), lax.dynamic_update_slice(cache.v, v[None], at))
+def written(cache: Any, new: Array, layer: Any, start: Any) -> tuple[Any, Array]:
+    """One half of a cache with new keys or values [B,Q,K,D] of one layer in it, and all [B,S,K,D] of that layer."""
+    new = heads_first(new)
+    if isinstance(cache, tuple):
+        here = lax.dynamic_update_slice(cache[layer], new, (0, 0, start, 0))
+        return (*cache[:layer], here, *cache[layer + 1 :]), heads_first(here)
+    cache = lax.dynamic_update_slice(cache, new[None], (layer, 0, 0, start, 0))
+    return cache, heads_first(cache[layer])
 
 
 def logits(model: Model, hidden: Array) -> Array:

@@ -24,9 +24,12 @@ LLADA = jaxsink.preset("llada-8b-instruct")
 JOB = Job(LLADA, jaxsink.LLaDASampler(256, 256, 32), batch=8, prompt=256)
 
 
+TEXT = (Path(__file__).parent / "hlo" / "small_step.txt").read_text()
+
+
 @pytest.fixture(scope="module")
 def module():
-    return parse_module((Path(__file__).parent / "hlo" / "small_step.txt").read_text())
+    return parse_module(TEXT)
 
 
 def test_the_step_loop_is_the_one_that_ends_by_its_data(module):
@@ -72,6 +75,12 @@ def test_a_step_adds_up_cycles_kernels_sorts_and_what_collectives_leave_uncovere
     assert found.covered == pytest.approx(3000 / 1.5e9)
     assert dict(found.collectives) == {"all-reduce": 3, "all-gather": 1}
     assert found.total == pytest.approx(found.compiler + found.modelled + found.collective)
+
+
+def test_a_kernel_that_records_nothing_is_faster():
+    text = TEXT.replace("%kernel.1", "%attention_alone.1")
+    found = timing.time_of_loop(parse_module(text), parse_module(text).step_loop(), V5E)
+    assert found.kernels == pytest.approx(3 * 394e6 / (0.36 * 197e12))
 
 
 def test_gathers_read_rows_and_a_sliced_all_reduce_is_a_reduce_scatter():

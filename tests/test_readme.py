@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -43,3 +44,12 @@ def test_table_1_is_the_committed_one() -> None:
         for name, cell in zip(("mini-llada", "mini-dream", "mini-llama"), cells[-3:], strict=True):
             wanted = ["K = 0"] if k == 0 else [f"K = {k}, {select}" for select in ("top", "random", "bottom")]
             assert cell == " / ".join(f"{100 * share[name, label]:.0f}" for label in wanted)
+
+
+def test_speed_is_that_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ROOT / "benchmarks"
+    monkeypatch.syspath_prepend(folder)
+    run = importlib.import_module("run")
+    results = json.loads((folder / "results" / "results.json").read_text(encoding="utf-8"))
+    assert run.with_summary(README, results) == README and run.summary(results) in README
+    assert (folder / "results" / "results.md").read_text(encoding="utf-8") == run.page(results)

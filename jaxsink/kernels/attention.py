@@ -125,7 +125,7 @@ def attention(x: Operands, problem: Problem) -> tuple[Array, Array | None]:
             bytes_accessed=sum(a.size * a.dtype.itemsize for a in operands) + x.q.size * x.q.dtype.itemsize,
         ),
         interpret=problem.interpret,
-        name="attention_received",
+        name="attention_received" if problem.kinds else "attention_alone",
     )(*scalars, *operands)
     return results[0], results[1] if problem.kinds else None
 

@@ -101,9 +101,10 @@ def place_rows(x: np.ndarray, mesh: Mesh | None, axis: int = 0) -> Array:
 
 def layout_of(shape: tuple[int, ...], mesh: Mesh, axis: int = 0, heads: int | None = None) -> NamedSharding:
     """Rows (at `axis`) lie along the data axis, heads along the model axis, as far as both divide."""
-    wanted = {axis: DATA} if heads is None else {axis: DATA, heads: MODEL}
-    names = [wanted.get(n) for n in range(len(shape))]
-    spec = [name if name and size % mesh.shape[name] == 0 else None for size, name in zip(shape, names, strict=True)]
+    spec: list[str | None] = [None] * len(shape)
+    for place, name in ((axis, DATA), (heads, MODEL)):
+        if place is not None and -len(shape) <= place < len(shape) and shape[place] % mesh.shape[name] == 0:
+            spec[place] = name
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 

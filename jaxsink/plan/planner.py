@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.evals.batching import round_up
 from jaxsink.plan.compile import Compiled, Compiler
 from jaxsink.plan.cost import Bill, table_1
 from jaxsink.plan.hlo import parse_module
@@ -163,7 +164,3 @@ def suggest(
         elif not mesh_was_free:
             lines.append(f"collectives take long: try {other}")
     return lines
-
-
-def round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

@@ -3,8 +3,9 @@
 - Operations with `estimated_cycles`: cycles / clock.
 - Collectives have none: a ring over the devices of a group, both directions, at the links' peak, and HOP per neighbour. One
   that runs beside other work (start … done) counts with what that work does not cover.
-- Pallas kernels have none: the products of their own cost estimate at KERNEL_SHARE of the peak, the least that
-  benchmarks/kernel.py counts from instruction bundles (v5e, S = 512), or their bytes at HBM's peak.
+- Pallas kernels have none: the products of their own cost estimate at RECEIVED_SHARE of the peak (ALONE_SHARE, if they do
+  not add up what keys receive), the least that benchmarks/kernel.py counts from instruction bundles (v5e, S = 512), or
+  their bytes at HBM's peak.
 - Sorts, gathers, scatters and the like have none: their bytes at HBM's peak (a sort as often as a bitonic network passes
   over them). Operations on scalars, and copies between HBM and VMEM that the compiler runs beside other work: 0.
 """
@@ -25,7 +26,7 @@ FREE = {
     "copy-start", "copy-done", "slice-start", "slice-done", "opt-barrier", "domain", "iota", "broadcast", "reshape",
     "dynamic-update-slice",  # in place
 }  # fmt: skip
-KERNEL_SHARE = 0.28
+RECEIVED_SHARE, ALONE_SHARE = 0.28, 0.36
 SCALAR = 1024  # bytes; below, an operation is not worth counting
 
 
@@ -159,7 +160,8 @@ def kernel_seconds(op: Op, chip: Chip) -> float:
     if "tpu_custom_call" not in op.text:
         return 0.0
     flops, moved = (_estimate(op, name) for name in ("flops", "bytes_accessed"))
-    return max(flops / (KERNEL_SHARE * chip.flops), moved / chip.bandwidth)
+    share = ALONE_SHARE if "attention_alone" in op.name else RECEIVED_SHARE
+    return max(flops / (share * chip.flops), moved / chip.bandwidth)
 
 
 def _estimate(op: Op, name: str) -> float:

@@ -123,7 +123,7 @@ def loop_steps(step: Callable[..., Any], carry: Any, settings: Settings, chunk: 
 
 
 # Where parts of the carry have their rows and heads; the others have rows in front.
-CARRY_AXES = {"seen": (1, 2), "drop": (1, 2), "sums": (1, 2), "cache": (1, 3), "clean": (1, 3)}
+CARRY_AXES = {"seen": (1, 2), "drop": (1, 2), "sums": (1, 2), "cache": (-4, -3), "clean": (-4, -3)}
 
 
 def laid_out(carry: Any, settings: Settings) -> Any:
@@ -260,7 +260,7 @@ def _cached_logits(
     queries = partial_queries(settings.sampler)
     kinds = token_kinds(config, carry.tokens, given.prompt)
     sequence = Sequence(carry.tokens, kinds, given.mask & ~carry.done[:, None])
-    room = carry.cache.k.shape[2] - length  # so that the queries of a late block do not run over the end
+    room = carry.cache.length - length  # so that the queries of a late block do not run over the end
     if room:
         sequence = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, room))), sequence)
         drop = None if drop is None else jnp.pad(drop, ((0, 0), (0, 0), (0, 0), (0, room)))

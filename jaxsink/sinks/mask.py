@@ -86,10 +86,10 @@ class MaskSinks:
             found = self.found(scores, real)
         else:
             found = jnp.broadcast_to(places(previous.mask, self.positions)[None, :, None, :], scores.shape)
-        if self.select == "bottom":
-            found = largest(-scores, real, found.sum(axis=-1, keepdims=True))
-        elif self.select == "random":
-            found = largest(self.lots(previous, scores), real, found.sum(axis=-1, keepdims=True))
+        if self.select != "top":
+            always_k = self.positions is None and self.rule in (None, "top_k")
+            count = self.k if always_k else found.sum(axis=-1, keepdims=True)
+            found = largest(-scores if self.select == "bottom" else self.lots(previous, scores), real, count)
         hidden = real & ~found if self.keep else found
         if self.layers is not None:
             hidden = hidden & jnp.isin(jnp.arange(scores.shape[0]), jnp.array(self.layers))[:, None, None, None]

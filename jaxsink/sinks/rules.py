@@ -191,7 +191,10 @@ def largest(scores: Array, real: Array, count: Array | int) -> Array:
         enough = (ordered >= higher).sum(axis=-1, keepdims=True) >= count
         return jnp.where(enough, higher, limit)
 
-    limit = lax.fori_loop(0, 32, lower, jnp.zeros((*ordered.shape[:-1], 1), jnp.uint32))
+    if isinstance(count, int) and count == 1:
+        limit = ordered.max(axis=-1, keepdims=True)
+    else:
+        limit = lax.fori_loop(0, 32, lower, jnp.zeros((*ordered.shape[:-1], 1), jnp.uint32))
     above, equal = ordered > limit, (ordered == limit) & real
     left = count - above.sum(axis=-1, keepdims=True)
     return above | (equal & (jnp.cumsum(equal, axis=-1) <= left))
