@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
-from jaxsink.storage import MANIFEST, assemble
+from jaxsink.storage import MANIFEST, assemble, dtype_name
 
 from .plan import Piece, Plan, cast, check_finite, check_tied_copy, make_plan, read_piece
 from .source import SafetensorsSource, Source
@@ -60,11 +60,13 @@ def load_directory(path: Path, dtype: str | None, mesh: Mesh | None) -> Model:
 
     def read(wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
         return {
-            name: jax.make_array_from_callback(leaf.shape, leaf.sharding, partial(read_shard, name))
+            name: jax.make_array_from_callback(
+                leaf.shape, leaf.sharding, partial(read_shard, name, dtype_name(leaf.dtype))
+            )
             for name, leaf in wanted.items()
         }
 
-    def read_shard(name: str, index: Any) -> np.ndarray:
+    def read_shard(name: str, dtype: str, index: Any) -> np.ndarray:
         pieces = by_parameter[name]
         if pieces[0].layer is None:
             return read_part(plan, source, pieces[0], dtype, index)

@@ -23,7 +23,8 @@ from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
 from jaxsink.models import resolve
-from jaxsink.storage import MANIFEST, Reader, dtype_name, named_leaves
+from jaxsink.quantize import INT8
+from jaxsink.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, named_leaves
 from jaxsink.writing import writer
 
 __all__ = ["MANIFEST", "Reader", "describe_foreign", "dtype_name", "load", "named_leaves", "save", "writer"]
@@ -32,10 +33,11 @@ __all__ = ["MANIFEST", "Reader", "describe_foreign", "dtype_name", "load", "name
 def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = None) -> Model:
     """A model from a converted checkpoint, from a Hugging Face directory with safetensors files, or a built-in one by name.
 
-    dtype: a name such as "float32" or a JAX dtype; None = as stored. mesh: restore straight into its shards.
+    dtype: a name such as "float32" or a JAX dtype; None = as stored; "int8" rounds the weights of the layers, and has all
+    else in bfloat16 (see jaxsink.quantize). mesh: restore straight into its shards.
     """
     path = resolve(path)
-    dtype = None if dtype is None else dtype_name(dtype)
+    dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
     if (path / MANIFEST).is_file():
         return Reader(path).model(dtype, mesh)
     if not path.exists():
@@ -61,6 +63,10 @@ def save(
 ) -> None:
     """Write a model as a checkpoint that `load` reads; `overwrite` replaces an old one, once the new is complete."""
     leaves = named_leaves(model.stacked())[0]
+    if any(leaf.dtype == INT8 for _, leaf in leaves):
+        raise JaxsinkError(
+            "a model with int8 weights is not saved; save the model it was made of, and load that as int8."
+        )
     dtypes = {dtype_name(leaf.dtype) for _, leaf in leaves}
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"  # which holds all the others
     with writer(path, model.config, dtype, source or {"kind": "saved"}, overwrite) as out:

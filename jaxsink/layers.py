@@ -40,25 +40,34 @@ def random_maker(seed: int, dtype: Any, scale: float = 0.02) -> Maker:
 
 
 class Linear(nnx.Module):
-    """y = x Wᵀ + b, W [out, in]; or W [heads, out, in], which gives y [..., heads, out]."""
+    """y = x Wᵀ + b, W [out, in]; or W [heads, out, in], which gives y [..., heads, out].
+
+    `scale` f32[out] belongs to weights of whole numbers (see jaxsink.quantize), which it turns into the true ones.
+    """
 
     def __init__(self, make: Maker, lead: tuple[int, ...], out: int, into: int, bias: bool = False):
         self.weight = nnx.Param(make((*lead, out, into), "matrix"))
         self.bias = nnx.Param(make((*lead, out), "zeros")) if bias else None
+        self.scale: nnx.Param | None = nnx.data(None)
 
     def __call__(self, x: Array) -> Array:
         weight = self.weight[...]
         product = "...i,oi->...o" if weight.ndim == 2 else "...i,hoi->...ho"
-        y = jnp.einsum(product, x, weight, precision=exact(x))
+        if self.scale is None:
+            y = jnp.einsum(product, x, weight, precision=exact(x))
+        else:
+            y = jnp.einsum(product, x, weight.astype(x.dtype), precision=exact(x), preferred_element_type=jnp.float32)
+            y = (y * self.scale[...]).astype(x.dtype)
         return y if self.bias is None else y + self.bias[...]
 
     def by_head(self, size: int) -> Linear:
         """The same with [..., heads, size, in] for [..., heads * size, in]."""
         other = jax.tree.map(lambda x: x, self)
-        weight, bias = self.weight[...], self.bias
+        weight = self.weight[...]
         other.weight = nnx.Param(weight.reshape(*weight.shape[:-2], -1, size, weight.shape[-1]))
-        if bias is not None:
-            other.bias = nnx.Param(bias[...].reshape(*bias.shape[:-1], -1, size))
+        for name in ("bias", "scale"):
+            if (by_output := getattr(self, name)) is not None:
+                setattr(other, name, nnx.Param(by_output[...].reshape(*by_output.shape[:-1], -1, size)))
         return other
 
 

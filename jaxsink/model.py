@@ -77,6 +77,10 @@ def init(config: ModelConfig, seed: int = 0, dtype: Any = "float32") -> Model:
 
 def abstract(config: ModelConfig, dtype: Any = "float32") -> Model:
     """The model with shapes in the place of weights; allocates nothing, whatever its size."""
+    from jaxsink.quantize import BESIDE, INT8, quantized  # which knows models
+
+    if dtype == INT8:
+        return jax.eval_shape(lambda: quantized(Model(config, random_maker(0, BESIDE))))
     return jax.eval_shape(lambda: Model(config, random_maker(0, dtype)))
 
 

@@ -26,22 +26,24 @@ from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model, abstract, named_leaves
 from jaxsink.parallel import sharding_of
+from jaxsink.quantize import BESIDE, INT8, is_rounded, rounded, scale_name
 
 MANIFEST = "jaxsink.json"
 WEIGHTS = "weights"
 FORMAT = 1
 DTYPES = ("float32", "bfloat16", "float16")
+IN_MEMORY = (*DTYPES, INT8)
 GROUP_BYTES = 256 << 20  # arrays are handed to Orbax in groups of about this size
 
 
-def dtype_name(dtype: Any) -> str:
-    """The name of a floating-point type that models may have."""
+def dtype_name(dtype: Any, known: tuple[str, ...] = DTYPES) -> str:
+    """The name of a type that models may have; in memory (`IN_MEMORY`) there is one more than on the disk."""
     try:
         name = jnp.dtype(dtype).name
     except TypeError:
         name = str(dtype)
-    if name not in DTYPES:
-        raise JaxsinkError(f"models cannot have the type {name}; choose one of {', '.join(DTYPES)}.")
+    if name not in known:
+        raise JaxsinkError(f"models cannot have the type {name}; choose one of {', '.join(known)}.")
     return name
 
 
@@ -66,8 +68,22 @@ def assemble(
     for name, leaf in sorted(leaves, key=lambda item: -item[1].size):
         sharding = on_one_device() if mesh is None else sharding_of(name, len(leaf.shape), config, mesh)
         wanted[name] = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-    arrays = read(wanted)
+    arrays = read_and_round(wanted, read) if dtype == INT8 else read(wanted)
     return jax.tree.unflatten(treedef, [arrays[name] for name, _ in leaves])
+
+
+def read_and_round(wanted: dict[str, jax.ShapeDtypeStruct], read: Callable[..., dict[str, Array]]) -> dict[str, Array]:
+    """Parameters one by one, so that of those that are rounded only one is there unrounded."""
+    arrays: dict[str, Array] = {}
+    scales = {scale_name(name) for name in wanted if is_rounded(name)}
+    for name, leaf in wanted.items():
+        if is_rounded(name):
+            before = read({name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(BESIDE), sharding=leaf.sharding)})
+            shardings = (leaf.sharding, wanted[scale_name(name)].sharding)
+            arrays[name], arrays[scale_name(name)] = jax.jit(rounded, out_shardings=shardings)(before[name])
+        elif name not in scales:
+            arrays |= read({name: leaf})
+    return arrays
 
 
 def on_one_device() -> Sharding:

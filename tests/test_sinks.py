@@ -189,3 +189,5 @@ def test_largest_against_sorting(values, pads, count) -> None:
     expected = np.isin(np.arange(len(values)), order[:count])
     scores = jnp.array([values], jnp.float32)
     np.testing.assert_array_equal(jax.jit(largest)(scores, jnp.array(real), jnp.array([[count]]))[0], expected)
+    alone = jax.jit(largest, static_argnums=2)(scores, jnp.array(real), 1)  # has a shorter way
+    np.testing.assert_array_equal(alone[0], np.isin(np.arange(len(values)), order[:1]))

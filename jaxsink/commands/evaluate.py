@@ -85,7 +85,9 @@ def add_parser(commands: Commands) -> None:
     place.add_argument("--devices", type=positive, metavar="N", help="devices that share each batch (default: all)")
     place.add_argument("--mesh", metavar="DxM", help="cut the model over D x M devices: batch x weights")
     how.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="type of the weights (default: as stored)"
+        "--dtype",
+        choices=("float32", "bfloat16", "float16", "int8"),
+        help="type of the weights; int8: of the layers' only (default: as stored)",
     )
     how.add_argument("--shard", default="1/1", metavar="I/N", help="do every N-th question, from the I-th on")
     how.add_argument(

@@ -71,7 +71,9 @@ def add_parser(commands: Commands) -> None:
     running = parser.add_argument_group("running")
     running.add_argument("--seed", type=int, default=0, help="seed of all random draws (default: 0)")
     running.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="type of the weights (default: as stored)"
+        "--dtype",
+        choices=("float32", "bfloat16", "float16", "int8"),
+        help="type of the weights; int8: of the layers' only (default: as stored)",
     )
     running.add_argument("--backend", help="attention backend: naive, blocked or pallas (default: by device and size)")
     running.add_argument("--no-compile-cache", action="store_true", help="do not keep compiled programs on the disk")

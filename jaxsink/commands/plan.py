@@ -54,7 +54,12 @@ def add_parser(commands: Commands) -> None:
     )
     run_.add_argument("--every", metavar="N", type=positive, default=1, help="record every N-th step (default: 1)")
     run_.add_argument("--mask", metavar="K", type=positive, help="hide the top K sinks of each head, as in Table 1")
-    run_.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="(default: %(default)s)")
+    run_.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float32", "int8"),
+        default="bfloat16",
+        help="of the weights (default: %(default)s)",
+    )
     run_.add_argument("--backend", help="attention backend (default: by size)")
     run_.add_argument("--unrolled", action="store_true", help="one program per layer: compiles far longer")
     add_sampler_options(parser.add_argument_group("sampling (each model's sampler has some of these)"), "--gen", 256)

@@ -31,11 +31,16 @@ LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "attention.q.bias": ("heads",),
     "attention.k.bias": ("kv_heads",),
     "attention.v.bias": ("kv_heads",),
+    "attention.q.scale": ("heads",),
+    "attention.k.scale": ("kv_heads",),
+    "attention.v.scale": ("kv_heads",),
     "mlp.gate.weight": ("mlp", None),
     "mlp.up.weight": ("mlp", None),
     "mlp.down.weight": (None, "mlp"),
     "mlp.gate.bias": ("mlp",),
     "mlp.up.bias": ("mlp",),
+    "mlp.gate.scale": ("mlp",),
+    "mlp.up.scale": ("mlp",),
 }
 
 

@@ -9,7 +9,7 @@ from jaxsink.config import ModelConfig
 from jaxsink.sampling.intervene import ranks_on_clean
 from jaxsink.sampling.samplers import ARSampler
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 2}  # of activations, keys and values
 
 
 @dataclass(frozen=True)
