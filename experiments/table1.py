@@ -4,7 +4,7 @@ LLaDA-8B-Instruct, Dream-7B-Instruct, MMaDA-8B-MixCoT and Llama-3.1-8B-Instruct 
 and HumanEval (164), K = 0, 1, 5, 10 top sinks masked per head, and as many random and bottom keys. Hardware: a TPU slice of
 8 chips, see docs/tpu.md for hours and costs. One command per model and dataset (`jaxsink table1` prints all eight):
 
-    jaxsink evaluate ./llada-8b-instruct llada-8b-instruct/gsm8k/study --out runs/llada-8b-instruct-gsm8k --mesh 1x8
+    jaxsink evaluate ./llada-8b-instruct llada-8b-instruct/gsm8k/study --out runs/llada-8b-instruct-gsm8k --mesh 4x2
     …
     jaxsink table1 runs/* --out table1
 
@@ -69,7 +69,7 @@ def command(setting: str) -> str:
     """What repeats a column of the paper's Table 1; the checkpoint lies in a directory named after the model."""
     model, benchmark, _ = setting.split("/")
     leave = " --allow-code-execution" if benchmark == "humaneval" else ""
-    return f"jaxsink evaluate ./{model} {setting} --out runs/{model}-{benchmark} --mesh 1x8{leave}"
+    return f"jaxsink evaluate ./{model} {setting} --out runs/{model}-{benchmark} --mesh 4x2{leave}"
 
 
 def paper() -> list[dict[str, Any]]:

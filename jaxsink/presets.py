@@ -85,12 +85,15 @@ _QWEN3_4B = _qwen3(36, 2560, 32, 9728, tied=True)
 _QWEN2_0_5B = _qwen2(24, 896, 14, 2, 64, 4864, tied=True)
 _QWEN2_1_5B = _qwen2(28, 1536, 12, 2, 128, 8960, tied=True)
 
+_MMADA = _LLADA.replace(family="mmada", vocab=134656, text_vocab=126464)
+
 PRESETS: dict[str, ModelConfig] = {
     "llada-8b-base": _LLADA,
     "llada-8b-instruct": _LLADA,
     "llada-1.5": _LLADA,
     "llada-moe-7b-a1b": _LLADA_MOE,
-    "mmada-8b": _LLADA.replace(family="mmada", vocab=134656, text_vocab=126464),
+    "mmada-8b": _MMADA,
+    "mmada-8b-mixcot": _MMADA,
     "dream-7b-base": _DREAM,
     "dream-7b-instruct": _DREAM,
     "dream-coder-7b": _DREAM,
@@ -102,6 +105,7 @@ PRESETS: dict[str, ModelConfig] = {
     "llama-2-13b": _LLAMA2.replace(layers=40, width=5120, heads=40, kv_heads=40, mlp_width=13824),
     "llama-3-8b": _LLAMA3,
     "llama-3.1-8b": _LLAMA31,
+    "llama-3.1-8b-instruct": _LLAMA31,
     "llama-3.2-1b": _LLAMA32.replace(layers=16, width=2048, head_dim=64, mlp_width=8192),
     "llama-3.2-3b": _LLAMA32.replace(layers=28, width=3072, heads=24, mlp_width=8192),
     "qwen2-0.5b": _QWEN2_0_5B,

@@ -82,3 +82,10 @@ def test_impossible_configs_are_named(change: dict, words: str) -> None:
 def test_from_dict_refuses_unknown_fields() -> None:
     with pytest.raises(JaxsinkError, match="colour"):
         ModelConfig.from_dict(preset("gpt2").to_dict() | {"colour": "red"})
+
+
+def test_every_model_of_the_study_has_a_preset() -> None:
+    from jaxsink.evals.settings import SETTINGS
+
+    studied = {name.split("/")[0] for name in SETTINGS if name.endswith("/study")}
+    assert len(studied) == 4 and studied <= set(jaxsink.PRESETS)

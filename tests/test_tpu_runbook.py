@@ -157,7 +157,7 @@ def test_run_copies_answers_to_the_bucket_and_takes_them_up_again(machine: Machi
     log = machine.run("run.sh", *words, KIND="v4-8", FAKE_JAXSINK=write)
     (line,) = [line for line in log if line.startswith("jaxsink")]
     check(line)
-    assert "--mesh 1x4 --shard 2/4 --allow-code-execution --rows 40" in line and "gs://b/models/llada-8b" in line
+    assert "--mesh 2x2 --shard 2/4 --allow-code-execution --rows 40" in line and "gs://b/models/llada-8b" in line
     there = machine.bucket / "runs" / "llada-8b-instruct-humaneval"
     assert (there / "results-0002.jsonl").read_text() == "earlier\n{}\n"
     assert (there / "finished-0002").exists()

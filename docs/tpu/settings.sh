@@ -6,9 +6,9 @@ NAME=${NAME:-jaxsink}
 BUCKET=${BUCKET:?set BUCKET to a bucket in the region of the TPU, such as gs://my-bucket/jaxsink}
 
 case $KIND in
-  v5e-8) ACCELERATOR=v5litepod-8 RUNTIME=v2-alpha-tpuv5-lite MESH=1x8 DEFAULT_ZONE=us-west4-a ;;
-  v6e-8) ACCELERATOR=v6e-8 RUNTIME=v2-alpha-tpuv6e MESH=1x8 DEFAULT_ZONE=us-east5-b ;;
-  v4-8) ACCELERATOR=v4-8 RUNTIME=tpu-ubuntu2204-base MESH=1x4 DEFAULT_ZONE=us-central2-b ;;
+  v5e-8) ACCELERATOR=v5litepod-8 RUNTIME=v2-alpha-tpuv5-lite MESH=4x2 DEFAULT_ZONE=us-west4-a ;;
+  v6e-8) ACCELERATOR=v6e-8 RUNTIME=v2-alpha-tpuv6e MESH=8x1 DEFAULT_ZONE=us-east5-b ;;
+  v4-8) ACCELERATOR=v4-8 RUNTIME=tpu-ubuntu2204-base MESH=2x2 DEFAULT_ZONE=us-central2-b ;;
   *)
     echo "KIND must be v5e-8, v6e-8 or v4-8, not $KIND" >&2
     exit 2

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   jaxsink evaluate mini-llada task --out runs/llada --limit 200     built-in model and word problems, no data needed
-  jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --mesh 1x8
+  jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --mesh 4x2
   jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/small --data-file gsm8k_test.jsonl --subset 200
   jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/gold --gold --k 0,1 --select top,random,first
   jaxsink evaluate ./dream dream-7b-instruct/humaneval/study --out runs/code --allow-code-execution
