@@ -22,7 +22,7 @@ from machine import describe
 
 HERE = Path(__file__).parent
 SCRIPTS = {
-    "sampler": ("sampler.py", "--sweep"),
+    "sampler": ("sampler.py",),
     "growth": ("growth.py", "--plot", str(HERE / "results" / "growth")),
     "sinks": ("sinks.py",),
     "convert": ("convert.py",),

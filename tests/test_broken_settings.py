@@ -170,6 +170,6 @@ def test_load_says_the_same(tmp_path: Path) -> None:
     (source / "config.json").write_text(json.dumps(config_of("llama", hidden_size=-1)))
     with pytest.raises(JaxsinkError, match="hidden_size"):
         jaxsink.load(source)
-    for dtype in ("int8", "float64", "complex64", "nonsense", object()):
-        with pytest.raises(JaxsinkError, match="choose one of float32, bfloat16, float16"):
+    for dtype in ("int4", "float64", "complex64", "nonsense", object()):
+        with pytest.raises(JaxsinkError, match="choose one of float32, bfloat16, float16, int8"):
             jaxsink.load(source, dtype=dtype)

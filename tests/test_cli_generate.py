@@ -321,7 +321,7 @@ def test_mistakes_are_one_sentence_before_any_work(argv, message, monkeypatch):
 
 @pytest.mark.parametrize(
     "argv",
-    [["--tokens", "0"], ["--tokens", "x"], ["--every", "-1"], ["--remasking", "no"], ["--dtype", "int8"], ["--foo"]],
+    [["--tokens", "0"], ["--tokens", "x"], ["--every", "-1"], ["--remasking", "no"], ["--dtype", "int4"], ["--foo"]],
 )
 def test_what_argparse_refuses(argv, capsys):
     with pytest.raises(SystemExit) as stop:

@@ -53,3 +53,15 @@ def test_speed_is_that_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> Non
     results = json.loads((folder / "results" / "results.json").read_text(encoding="utf-8"))
     assert run.with_summary(README, results) == README and run.summary(results) in README
     assert (folder / "results" / "results.md").read_text(encoding="utf-8") == run.page(results)
+
+
+def test_perplexities_are_those_of_the_run() -> None:
+    page = (ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8")
+    results = json.loads((RESULTS / "smollm2" / "gold.json").read_text(encoding="utf-8"))
+    for row in results["conditions"]:
+        assert f"| {row['perplexity']:.2f} [{row['low']:.2f}, {row['high']:.2f}] |" in page
+    for name in ("gsm8k", "humaneval"):
+        results = json.loads((RESULTS / "smollm2" / f"{name}.json").read_text(encoding="utf-8"))
+        assert results["finished"] == {"gsm8k": 200, "humaneval": 164}[name]
+        for row in results["conditions"]:
+            assert f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]" in page
