@@ -4,9 +4,10 @@
     python benchmarks/growth.py --lengths 256 512 --plot growth     growth.svg and growth.png
 
 PyTorch "captured" keeps every layer's map until the pass is over, as a model that returns its attentions does; without
-capture it uses its fused attention and has no statistics. Every figure is a process of its own, one after the other; the
-memory is the peak of resident bytes above what the process held before its first step, compiling included. 64 new tokens,
-2 steps a run, one row, float32. Needs torch (extra `convert`).
+capture it uses its fused attention and has no statistics. Every figure is a process of its own, one after the other. The
+memory is the peak of the process's resident bytes, compiling included, above what it held before its first step; building
+the model counts as well, so that figures below about 0.5 GiB are upper bounds. 64 new tokens, 2 steps a run, one row,
+float32. Needs torch (extra `convert`).
 """
 
 from __future__ import annotations
@@ -107,7 +108,6 @@ def draw(rows: list[dict[str, Any]], where: Path) -> None:
         axis.set_xticks(lengths, [str(length) for length in lengths])
         axis.minorticks_off()
     time_axis.legend()
-    figure.tight_layout()
     save(figure, where.parent, where.name)
 
 

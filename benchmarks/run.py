@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,9 +47,8 @@ def main() -> int:
     for name in [] if args.tables else args.only:
         machine = describe()
         print(f"{name} …", file=sys.stderr, flush=True)
-        done = subprocess.run(
-            [sys.executable, HERE / SCRIPTS[name][0], *SCRIPTS[name][1:], "--json"], stdout=subprocess.PIPE
-        )
+        command = [sys.executable, str(HERE / SCRIPTS[name][0]), *SCRIPTS[name][1:], "--json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, env={**os.environ, "JAX_PLATFORMS": "cpu"})
         try:
             results[name] = {"machine": machine, "figures": json.loads(done.stdout)}
         except json.JSONDecodeError:
