@@ -78,6 +78,18 @@ def test_a_checkpoint_is_rounded_while_it_is_read(tmp_path: Path, mesh: tuple[in
             assert scale.sharding.spec[1] == names[name].sharding.spec[1] is not None
 
 
+def test_heads_told_apart_keep_their_scales() -> None:
+    """As the layers are on TPU (`Layer.by_head`)."""
+    model = quantized(lively(FAMILIES["dream"]))  # which has biases there
+    x = jnp.asarray(np.random.default_rng(2).normal(size=(2, 3, model.config.width)), jnp.float32)
+    plain, apart = (jax.tree.map(lambda y: y[1], layers) for layers in (model.layers, model.layers.by_head()))
+    for name in ("q", "k", "v"):
+        wanted = getattr(plain.attention, name)(x)
+        got = getattr(apart.attention, name)(x)
+        assert got.shape[-1] == model.config.head_dim
+        np.testing.assert_allclose(got.reshape(wanted.shape), wanted, atol=1e-5)
+
+
 def test_what_int8_cannot_do_is_said(tmp_path: Path) -> None:
     with pytest.raises(jaxsink.JaxsinkError, match="save the model it was made of"):
         save(quantized(lively(FAMILIES["llada"])), tmp_path / "model")
