@@ -23,7 +23,7 @@ from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
 from jaxsink.models import resolve
-from jaxsink.quantize import INT8
+from jaxsink.quantize import INT8, weights_dtype
 from jaxsink.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, named_leaves
 from jaxsink.writing import writer
 
@@ -63,7 +63,7 @@ def save(
 ) -> None:
     """Write a model as a checkpoint that `load` reads; `overwrite` replaces an old one, once the new is complete."""
     leaves = named_leaves(model.stacked())[0]
-    if any(leaf.dtype == INT8 for _, leaf in leaves):
+    if weights_dtype(model) == INT8:
         raise JaxsinkError(
             "a model with int8 weights is not saved; save the model it was made of, and load that as int8."
         )

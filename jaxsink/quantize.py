@@ -60,3 +60,10 @@ def quantized(model: Model) -> Model:
                     whole, scale = rounded(linear.weight[...])
                     linear.weight, linear.scale = nnx.Param(whole), nnx.Param(scale)
     return other
+
+
+def weights_dtype(model: Model) -> str:
+    """The name under which `load` gives such a model: "int8" if its layers are rounded, else the type of all weights."""
+    if any(leaf.dtype == INT8 for leaf in jax.tree.leaves(model)):
+        return INT8
+    return jnp.dtype(model.dtype).name

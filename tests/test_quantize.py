@@ -17,7 +17,7 @@ from jaxsink.builtin import builtin
 from jaxsink.checkpoint import save
 from jaxsink.model import abstract, named_leaves
 from jaxsink.parallel import make_mesh
-from jaxsink.quantize import ROUNDED, is_rounded, quantized, rounded, scale_name
+from jaxsink.quantize import ROUNDED, is_rounded, quantized, rounded, scale_name, weights_dtype
 from jaxsink.training.evaluate import accuracy
 
 DENSE = [name for name, config in FAMILIES.items() if config.experts is None]
@@ -69,6 +69,7 @@ def test_a_checkpoint_is_rounded_while_it_is_read(tmp_path: Path, mesh: tuple[in
     for (name, got), (same, wanted) in zip(named_leaves(loaded)[0], named_leaves(quantized(model))[0], strict=True):
         assert name == same and got.dtype == wanted.dtype
         np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(wanted, np.float32), err_msg=name)
+    assert (weights_dtype(loaded), weights_dtype(model)) == ("int8", "bfloat16")
     shapes = [(name, leaf.shape, leaf.dtype) for name, leaf in named_leaves(abstract(model.config, "int8"))[0]]
     assert shapes == [(name, leaf.shape, leaf.dtype) for name, leaf in named_leaves(loaded)[0]]
     if where is not None:

@@ -247,10 +247,9 @@ def steps_per_frame(model: Any, positions: int) -> int:
 
 def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[str, Any]:
     """What --json prints, but for the times."""
-    import jax
-
     from jaxsink.attention import choose_backend
     from jaxsink.commands.shared import first_end
+    from jaxsink.quantize import weights_dtype
 
     skip = gen.prompt_length - len(job.ids)  # padding
     steps = int(gen.steps[0])
@@ -274,7 +273,7 @@ def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[s
         "seed": args.seed,
         "model": str(job.found.place),
         "family": job.found.config.family,
-        "dtype": jax.tree.leaves(model)[0].dtype.name,
+        "dtype": weights_dtype(model),
         "backend": choose_backend(args.backend, gen.tokens.shape[1], gen.tokens.shape[1]),
         "record": None if job.record is None else {"file": str(job.record.path), "what": list(job.record.what)},
         "jaxsink": __version__,

@@ -19,6 +19,7 @@ from jaxsink.evals.conditions import Conditions
 from jaxsink.evals.exam import Exam
 from jaxsink.evals.results import write_json
 from jaxsink.model import Model, named_leaves
+from jaxsink.quantize import weights_dtype
 from jaxsink.version import __version__
 
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "tokenizers")
@@ -34,7 +35,7 @@ def manifest(model: Model, exam: Exam, conditions: Conditions, eps: float | None
     return {
         "exam": {"name": exam.name, **exam.facts, "questions": len(exam.questions), "prompts_sha256": exam.digest},
         "model": {
-            "fingerprint": fingerprint(model), "dtype": str(leaves[0].dtype), "family": model.config.family,
+            "fingerprint": fingerprint(model), "dtype": weights_dtype(model), "family": model.config.family,
             "parameters": sum(leaf.size for leaf in leaves),
         },
         "conditions": {label: repr(policy) for label, policy in conditions.items()},
