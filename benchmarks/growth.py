@@ -5,9 +5,8 @@
 
 PyTorch "captured" keeps every layer's map until the pass is over, as a model that returns its attentions does; without
 capture it uses its fused attention and has no statistics. Every figure is a process of its own, one after the other. The
-memory is the peak of the process's resident bytes, compiling included, above what it held before its first step; building
-the model counts as well, so that figures below about 0.5 GiB are upper bounds. 64 new tokens, 2 steps a run, one row,
-float32. Needs torch (extra `convert`).
+memory is the peak of the process's resident bytes, compiling included, above what it held before its first step. 64 new
+tokens, 2 steps a run, one row, float32. Needs torch (extra `convert`) and Linux.
 """
 
 from __future__ import annotations
@@ -83,10 +82,16 @@ def measure(args: argparse.Namespace, variant: str, length: int) -> dict[str, fl
         def run() -> Any:
             return theirs.diffuse(ids, NEW, STEPS, BLOCK, capture=variant.endswith("captured"))
 
-    before = memory("VmRSS")
+    before = from_here_on()
     run()
     seconds = statistics.median(timed(run) for _ in range(args.rounds))
     return {"ms_per_step": round(1e3 * seconds / STEPS, 1), "peak_mib": round((memory("VmHWM") - before) / 1024, 1)}
+
+
+def from_here_on() -> int:
+    """KiB that this process holds; the peak of earlier work, such as building the model, is forgotten."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory("VmRSS")
 
 
 def memory(name: str) -> int:

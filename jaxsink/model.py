@@ -13,11 +13,11 @@ from jax import Array, lax
 from jax.core import Tracer
 from jax.sharding import Mesh
 
-from jaxsink.attention import Inputs, Sequence, Visibility, attend, choose_backend, exact, heads_first
+from jaxsink.attention import Inputs, Sequence, Visibility, attend, choose_backend, heads_first
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.kernels.tiles import on_tpu
-from jaxsink.layers import Layer, Linear, Maker, Norm, random_maker, rope_table
+from jaxsink.layers import Layer, Linear, Maker, Norm, product, random_maker, rope_table
 from jaxsink.loops import scanned_layers, unrolled_layers
 from jaxsink.record import MASKED, PROMPT, UNMASKED, Recorder, compile_record
 
@@ -280,7 +280,7 @@ def written(cache: Any, new: Array, layer: Any, start: Any) -> tuple[Any, Array]
 def logits(model: Model, hidden: Array) -> Array:
     """f32[...,V] of hidden states [...,E] after the final norm."""
     weight = model.embedding[...] if model.head is None else model.head.weight[...]
-    return jnp.einsum("...e,ve->...v", hidden, weight, preferred_element_type=jnp.float32, precision=exact(hidden))
+    return product(hidden, weight, jnp.float32)
 
 
 def positions(config: ModelConfig, mask: Array) -> Array:
