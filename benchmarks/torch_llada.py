@@ -77,27 +77,34 @@ class TorchModel:
         return F.rms_norm(x, (config.width,), self.norm, config.norm_eps), received
 
     @torch.inference_mode()
-    def diffuse(self, prompt: np.ndarray, gen: int, steps: int, block: int, capture: bool) -> tuple[torch.Tensor, Any]:
-        """LLaDA's low-confidence sampler at temperature 0, head on the block only: (tokens, received per step)."""
+    def diffuse(
+        self, prompt: np.ndarray, gen: int, steps: int, block: int, capture: bool, whole_head: bool = False
+    ) -> tuple[torch.Tensor, Any]:
+        """LLaDA's low-confidence sampler at temperature 0: (tokens, received per step).
+
+        The head runs on the block only; with `whole_head` on all positions, as in the script that LLaDA is published with.
+        """
         config, start = self.config, prompt.shape[1]
-        tokens = torch.cat([torch.from_numpy(prompt), torch.full((len(prompt), gen), config.mask_id)], 1)
+        tokens = torch.cat([torch.tensor(prompt), torch.full((len(prompt), gen), config.mask_id)], 1)
         per_block = steps // (gen // block)
         record = []
         for number in range(gen // block):
             window = slice(start + number * block, start + (number + 1) * block)
+            seen = slice(None) if whole_head else window
             for step in range(per_block):
                 hidden, received = self.hidden(tokens, capture)
                 if capture:
                     record.append(received)
-                logits = F.linear(hidden[:, window], self.head)
-                masked = tokens[:, window] == config.mask_id
+                logits = F.linear(hidden[:, seen], self.head)
+                free = torch.zeros_like(tokens, dtype=torch.bool)
+                free[:, window] = tokens[:, window] == config.mask_id
                 confidence, best = torch.softmax(logits, -1).max(-1)
-                confidence = torch.where(masked, confidence, -torch.inf)
+                confidence = torch.where(free[:, seen], confidence, -torch.inf)
                 count = block // per_block + (step < block % per_block)
                 chosen = torch.topk(confidence, count).indices
-                part = tokens[:, window].clone()
+                part = tokens[:, seen].clone()
                 part.scatter_(1, chosen, best.gather(1, chosen))
-                tokens[:, window] = part
+                tokens[:, seen] = part
         return tokens, torch.stack(record) if capture else None
 
     @torch.inference_mode()

@@ -8,8 +8,8 @@ import pytest
 import jaxsink
 from jaxsink import cli
 from jaxsink.errors import JaxsinkError
-from jaxsink.plan import cost, timing, topology
-from jaxsink.plan.compile import needed_bytes
+from jaxsink.plan import cost, planner, timing, topology
+from jaxsink.plan.compile import Compiled, Memory, needed_bytes
 from jaxsink.plan.hlo import group_size, parse_module
 from jaxsink.plan.job import Job
 from jaxsink.plan.planner import check_mesh
@@ -199,6 +199,61 @@ def test_the_largest_batch_is_one_that_was_compiled_and_close_to_the_limit(slope
 def test_batches_stay_multiples_and_nothing_fits_where_the_weights_do_not():
     assert largest_batch(lambda b: b * GIB, 15.75 * GIB, {4: 4.0 * GIB}, 4) == 12
     assert largest_batch(lambda b: math.inf, GIB, {8: math.inf}, 4) is None
+
+
+class CompilerWithRoomFor:
+    """A stand-in: memory and time grow with the batch, each row of a device takes another `seconds`."""
+
+    def __init__(self, rows, seconds):
+        self.topology, self.rows, self.seconds, self.batches = SLICE, rows, seconds, []
+
+    def weight_bytes(self, job, data, model):
+        return 8 * GIB
+
+    def compile(self, job, data, model):
+        self.batches.append(job.batch)
+        fits = job.batch <= self.rows
+        needed = (8 + 7.5 * job.batch / self.rows) * GIB
+        cycles = f'"estimated_cycles":"{int(1.5e9 * self.seconds * job.batch / data)}"'
+        text = f"""%body (s: s32[]) -> s32[] {{
+  %s = s32[] parameter(0)
+  ROOT %work = s32[] fusion(%s), kind=kLoop, calls=%f, backend_config={{{cycles}}}
+}}
+%going (s.1: s32[]) -> pred[] {{
+  %s.1 = s32[] parameter(0)
+  ROOT %less = pred[] compare(%s.1, %s.1), direction=LT
+}}
+ENTRY %main (t: s32[]) -> s32[] {{
+  %t = s32[] parameter(0)
+  ROOT %loop = s32[] while(%t), condition=%going, body=%body
+}}
+"""
+        return Compiled(
+            job, SLICE, (data, model), needed, 1.0, Memory(*[0.0] * 5) if fits else None, text if fits else None
+        )
+
+
+@pytest.mark.parametrize(
+    ("batch", "room", "expected"), [(32, 16, (16, 2)), (40, 16, (16, 3)), (48, 40, (24, 2)), (64, 16, None)]
+)
+def test_rows_go_in_turn_where_the_faster_mesh_has_no_room_for_all(batch, room, expected):
+    compiler = CompilerWithRoomFor(room, seconds=0.01)
+    too_large = compiler.compile(JOB.replace(batch=batch), 8, 1)
+    assert not too_large.fits
+    found = planner.faster_in_turn(compiler, too_large, step=0.07, say=lambda text: None)
+    if expected is None:  # 4 x 0.02 seconds are more
+        assert found is None
+        return
+    size, turns = expected
+    assert (found.batch, found.mesh) == (size, (8, 1))
+    assert found.step == pytest.approx(0.01 * size / 8)
+    assert found.of_all == pytest.approx(turns * found.step)
+
+
+def test_rows_do_not_go_in_turn_where_not_even_one_fits():
+    compiler = CompilerWithRoomFor(4, seconds=0.01)
+    too_large = compiler.compile(JOB, 8, 1)
+    assert planner.faster_in_turn(compiler, too_large, step=1.0, say=lambda text: None) is None
 
 
 def test_what_the_compiler_says_when_memory_is_short():

@@ -22,6 +22,20 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class InTurn:
+    """The job's rows in several smaller batches, one after the other, on a mesh that does not hold them all at once."""
+
+    batch: int
+    mesh: tuple[int, int]
+    step: float  # seconds, of one batch
+    of_all: float  # seconds, of all the job's rows
+
+    def to_dict(self) -> dict[str, Any]:
+        mesh = {"data": self.mesh[0], "model": self.mesh[1]}
+        return {"batch": self.batch, "mesh": mesh, "step_seconds": self.step, "seconds_of_all_rows": self.of_all}
+
+
+@dataclass(frozen=True)
 class Plan:
     """What is known of a job on a slice; the times are None where it does not fit."""
 
@@ -30,6 +44,7 @@ class Plan:
     timing: Timing | None
     roofline: Roofline
     bill: Bill | None
+    in_turn: InTurn | None  # if that is faster
     suggestions: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,6 +71,7 @@ class Plan:
             "collectives_per_step": None if timing is None else dict(timing.collectives),
             "bytes_sent_per_step": None if timing is None else timing.moved,
             "table_1": None if self.bill is None else self.bill.to_dict(),
+            "faster_in_turn": None if self.in_turn is None else self.in_turn.to_dict(),
             "suggestions": list(self.suggestions),
         }
 
@@ -74,21 +90,26 @@ def make_plan(
     compiler = Compiler(topology)
     if mesh is not None:
         say(f"{topology.name}: compiling for {mesh[0]} x {mesh[1]}")
-        compiled = compiler.compile(job, *mesh)
+        compiled, too_large = compiler.compile(job, *mesh), []
     else:
-        compiled = compile_best(compiler, job, say)
-    data, model = compiled.mesh
-    largest = None
-    if search:
-        largest = find_largest(compiler, compiled, say)
-    read = compiler.read_bytes(job, data, model)
-    timing = bill = None
-    if compiled.fits and compiled.text is not None:
-        module = parse_module(compiled.text)
-        timing = time_of_loop(module, module.step_loop(), topology.chip)
-        bill = table_1(job, topology, read, timing.total, price)
+        compiled, too_large = compile_best(compiler, job, say)
+    largest = find_largest(compiler, compiled, say) if search else None
+    read, timing = compiler.read_bytes(job, *compiled.mesh), time_of(compiled)
+    bill = None if timing is None else table_1(job, topology, read, timing.total, price)
+    in_turn = None
+    if search and timing is not None and too_large:
+        in_turn = faster_in_turn(compiler, too_large[0], timing.total, say)
     limit = roofline(job, topology, read)
-    return Plan(compiled, largest, timing, limit, bill, tuple(suggest(compiled, timing, limit, largest, mesh is None)))
+    lines = suggest(compiled, timing, limit, largest, in_turn, mesh is None)
+    return Plan(compiled, largest, timing, limit, bill, in_turn, tuple(lines))
+
+
+def time_of(compiled: Compiled) -> Timing | None:
+    """Of a step, where it fits."""
+    if not compiled.fits or compiled.text is None:
+        return None
+    module = parse_module(compiled.text)
+    return time_of_loop(module, module.step_loop(), compiled.topology.chip)
 
 
 def check_mesh(mesh: tuple[int, int], topology: Topology, job: Job) -> None:
@@ -111,16 +132,29 @@ def meshes(compiler: Compiler, job: Job) -> list[tuple[int, int]]:
     return sorted(roomy, key=lambda s: guess_step(job, topology, compiler.read_bytes(job, *s), *s)) or shapes[:1]
 
 
-def compile_best(compiler: Compiler, job: Job, say: Say) -> Compiled:
-    """The first shape that fits, from the fastest on."""
-    compiled = None
+def compile_best(compiler: Compiler, job: Job, say: Say) -> tuple[Compiled, list[Compiled]]:
+    """The first shape that fits, from the fastest on; and those before it, for which the job is too large."""
+    tried = []
     for data, model in meshes(compiler, job):
         say(f"{compiler.topology.name}: compiling for {data} x {model}")
-        compiled = compiler.compile(job, data, model)
-        if compiled.fits:
+        tried.append(compiler.compile(job, data, model))
+        if tried[-1].fits:
             break
-    assert compiled is not None
-    return compiled
+    return tried[-1], tried[:-1]
+
+
+def faster_in_turn(compiler: Compiler, too_large: Compiled, step: float, say: Say) -> InTurn | None:
+    """Whether the mesh for which the job is too large takes its rows in smaller batches faster than `step` seconds."""
+    job, batch = too_large.job, find_largest(compiler, too_large, say)
+    if batch is None:
+        return None
+    turns = math.ceil(job.batch / batch)
+    batch = round_up(math.ceil(job.batch / turns), too_large.mesh[0])
+    smaller = compiler.compile(job.replace(batch=batch), *too_large.mesh)
+    timing = time_of(smaller)
+    if timing is None or turns * timing.total >= step:
+        return None
+    return InTurn(batch, too_large.mesh, timing.total, turns * timing.total)
 
 
 def find_largest(compiler: Compiler, compiled: Compiled, say: Say) -> int | None:
@@ -136,7 +170,12 @@ def find_largest(compiler: Compiler, compiled: Compiled, say: Say) -> int | None
 
 
 def suggest(
-    compiled: Compiled, timing: Timing | None, limit: Roofline, largest: int | None, mesh_was_free: bool
+    compiled: Compiled,
+    timing: Timing | None,
+    limit: Roofline,
+    largest: int | None,
+    in_turn: InTurn | None,
+    mesh_was_free: bool,
 ) -> list[str]:
     """What to do or change, in sentences."""
     job, topology, (data, model) = compiled.job, compiled.topology, compiled.mesh
@@ -154,6 +193,12 @@ def suggest(
         lines.append("the record is large: record top or counts, every n-th step (--every), or stream it (stream=16)")
     if timing is None:
         return lines
+    if in_turn is not None:
+        shape = "{}x{}".format(*in_turn.mesh)
+        lines.append(
+            f"faster: batches of {in_turn.batch} in turn, on --mesh {shape}; a step of all {job.batch} rows then takes "
+            f"{in_turn.of_all * 1e3:.0f} instead of {timing.total * 1e3:.0f} ms"
+        )
     if limit.bound == "memory" and largest is not None and largest >= 2 * job.batch:
         lines.append(f"weights are read for few tokens: more rows hardly take longer (up to {largest} fit)")
     if timing.collective > 0.2 * timing.total and model > 1 and limit.bound == "compute":

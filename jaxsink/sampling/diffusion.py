@@ -23,7 +23,7 @@ from jaxsink.parallel.rows import keep_rows
 from jaxsink.record import Recorder
 from jaxsink.sampling import noise
 from jaxsink.sampling.intervene import Previous, effect, no_effect, ranks_on_clean
-from jaxsink.sampling.records import Plan, zeros_like_shapes
+from jaxsink.sampling.records import Plan, packed, zeros_like_shapes
 from jaxsink.sampling.samplers import Canvas, Window
 
 
@@ -97,7 +97,7 @@ def loop_steps(step: Callable[..., Any], carry: Any, settings: Settings, chunk: 
     """Run `step(carry, record_now=...) -> (carry, values)` until the chunk, the run or every row is finished."""
     plan = settings.plan
     shapes = jax.eval_shape(lambda c: step(c, record_now=True)[1], carry)
-    buffers = zeros_like_shapes(shapes, lead=plan.rows(chunk))
+    buffers = packed(keep_rows(zeros_like_shapes(shapes, lead=plan.rows(chunk)), settings.mesh, 2, 3), front=3)
     first = carry.step
 
     def unfinished(state: tuple[Any, Any]) -> Array:
@@ -107,7 +107,7 @@ def loop_steps(step: Callable[..., Any], carry: Any, settings: Settings, chunk: 
     def recorded(carry: Any, buffers: Any) -> tuple[Any, Any]:
         row = (carry.step - first) // plan.every
         carry, values = step(carry, record_now=True)
-        return carry, jax.tree.map(lambda b, v: lax.dynamic_update_index_in_dim(b, v, row, 0), buffers, values)
+        return carry, jax.tree.map(lambda b, v: lax.dynamic_update_index_in_dim(b, v, row, 0), buffers, packed(values))
 
     def unrecorded(carry: Any, buffers: Any) -> tuple[Any, Any]:
         return step(carry, record_now=False)[0], buffers
@@ -118,8 +118,9 @@ def loop_steps(step: Callable[..., Any], carry: Any, settings: Settings, chunk: 
             return recorded(carry, buffers)
         return lax.cond(carry.step % plan.every == 0, recorded, unrecorded, carry, buffers)
 
-    carry, buffers = lax.while_loop(unfinished, body, (carry, keep_rows(buffers, settings.mesh, 2, 3)))
-    return laid_out(carry, settings), keep_rows(buffers, settings.mesh, 2, 3)
+    carry, buffers = lax.while_loop(unfinished, body, (carry, buffers))
+    records = jax.tree.map(lambda b, s: b.reshape(len(b), *s.shape), buffers, shapes)
+    return laid_out(carry, settings), keep_rows(records, settings.mesh, 2, 3)
 
 
 # Where parts of the carry have their rows and heads; the others have rows in front.
