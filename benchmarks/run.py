@@ -1,6 +1,6 @@
 """All benchmarks with one command: figures as JSON, tables as Markdown, the README's lines and the plot of growth.
 
-    python benchmarks/run.py                        everything, into benchmarks/results/ (about half an hour on two cores)
+    python benchmarks/run.py                        everything, into benchmarks/results/ (about 40 minutes on two cores)
     python benchmarks/run.py --only sampler growth  some; the others' last figures stay
     python benchmarks/run.py --tables               only write the tables and the README's lines again
 
@@ -118,12 +118,19 @@ def tpu_table(figures: Any) -> tuple[str, list[str], Rows]:
     rows = []
     for plan in figures:
         needed, step = plan["needed_per_device"], plan["step_seconds"]
+        options = [f"batch {plan['batch']}", f"S = {plan['length']}"]
+        options += [plan["dtype"]] if plan["dtype"] != "bfloat16" else []
+        options += [] if plan["statistics"] else ["nothing recorded"]
         rows.append([
-            plan["model"], f"{plan['tpu']}, batch {plan['batch']}", "yes" if plan["fits"] else "no",
-            "?" if needed is None else f"{needed / 2**30:.2f} of {plan['budget_gib']}",
-            "?" if step is None else f"{step['total'] * 1e3:.1f}",
+            plan["model"], plan["tpu"], ", ".join(options), "{data} x {model}".format(**plan["mesh"]),
+            "yes" if plan["fits"] else "no", "?" if needed is None else f"{needed / 2**30:.2f}",
+            "" if plan["budget"] is None else str(plan["budget"]),
+            "?" if step is None else f"{step['total'] * 1e3:.1f}", "?" if step is None else f"{step['collective'] * 1e3:.1f}",
+            "?" if step is None else f"{plan['shares']['roofline']:.0%}",
+            "" if plan["maps"] is None else str(plan["maps"]),
         ])  # fmt: skip
-    head = ["model", "slice", "fits", "GiB per device, of the budget", "ms per step"]
+    head = ["model", "slice", "job", "mesh", "fits", "GiB per device", "budget", "ms per step", "collectives", "roofline",
+            "S x S shapes"]  # fmt: skip
     return "Samplers compiled for TPU: compiler estimates, not measurements", head, rows
 
 
@@ -154,6 +161,8 @@ def summary(results: dict[str, Any]) -> str:
     rows = [
         ["a diffusion step with statistics, against PyTorch that returns its maps (12 x 768, S = 256)",
          f"{diffusion['statistics / PyTorch captured']:.2f} of its time"],
+        ["the same, where PyTorch has the head on all positions, as LLaDA's own script does",
+         f"{diffusion['statistics / PyTorch as published']:.2f} of its time"],
         ["the matrix products alone, against PyTorch's own", f"{products:.2f}"],
         ["statistics, against none", f"{diffusion['statistics / none']:.2f}"],
         [f"the same step at S = {long['length']}",

@@ -22,6 +22,8 @@ import jaxsink
 from jaxsink import attention, parallel, record
 from jaxsink.kernels import backend, tiles
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:

@@ -14,6 +14,8 @@ from jaxsink import JaxsinkError, record
 from jaxsink.sampling.intervene import Previous
 from jaxsink.sinks import MaskSinks, Threshold, TopK, Turns, detect
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def previous(scores: np.ndarray, mask: np.ndarray, step: int = 3, seed: int = 0) -> Previous:
     keys = jax.vmap(lambda s: jax.random.key(s))(jnp.full(len(mask), seed, jnp.uint32))
