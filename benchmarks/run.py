@@ -121,12 +121,14 @@ def tpu_table(figures: Any) -> tuple[str, list[str], Rows]:
         options = [f"batch {plan['batch']}", f"S = {plan['length']}"]
         options += [plan["dtype"]] if plan["dtype"] != "bfloat16" else []
         options += [] if plan["statistics"] else ["nothing recorded"]
+        estimates = ["?"] * 3
+        if step is not None:
+            estimates = [f"{step[part] * 1e3:.1f}" for part in ("total", "collective")]
+            estimates.append(f"{plan['shares']['roofline']:.0%}")
         rows.append([
             plan["model"], plan["tpu"], ", ".join(options), "{data} x {model}".format(**plan["mesh"]),
             "yes" if plan["fits"] else "no", "?" if needed is None else f"{needed / 2**30:.2f}",
-            "" if plan["budget"] is None else str(plan["budget"]),
-            "?" if step is None else f"{step['total'] * 1e3:.1f}", "?" if step is None else f"{step['collective'] * 1e3:.1f}",
-            "?" if step is None else f"{plan['shares']['roofline']:.0%}",
+            "" if plan["budget"] is None else str(plan["budget"]), *estimates,
             "" if plan["maps"] is None else str(plan["maps"]),
         ])  # fmt: skip
     head = ["model", "slice", "job", "mesh", "fits", "GiB per device", "budget", "ms per step", "collectives", "roofline",
@@ -165,7 +167,7 @@ def summary(results: dict[str, Any]) -> str:
          f"{diffusion['statistics / PyTorch as published']:.2f} of its time"],
         ["the matrix products alone, against PyTorch's own", f"{products:.2f}"],
         ["statistics, against none", f"{diffusion['statistics / none']:.2f}"],
-        [f"the same step at S = {long['length']}",
+        [f"a diffusion step with statistics at S = {long['length']}, against PyTorch that returns its maps",
          f"{ratios['ms_per_step']:.2f} of its time, {ratios['peak_mib']:.2f} of its memory"],
         ["a decoding step of an autoregressive model with its attention row",
          f"{decoding['last row / PyTorch captured']:.2f} of its time"],

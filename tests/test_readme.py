@@ -55,6 +55,19 @@ def test_speed_is_that_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (folder / "results" / "results.md").read_text(encoding="utf-8") == run.page(results)
 
 
+def test_the_compilers_figures_are_those_of_the_benchmarks() -> None:
+    """Every case of the planner's choice at 512 tokens stands in docs/tpu-performance.md."""
+    page = (ROOT / "docs" / "tpu-performance.md").read_text(encoding="utf-8")
+    results = json.loads((ROOT / "benchmarks" / "results" / "results.json").read_text(encoding="utf-8"))
+    plans = [p for p in results["tpu_compile"]["figures"] if p["length"] == 512 and p["mesh"]["data"] == p["devices"]]
+    assert len(plans) == 20 and all(plan["fits"] for plan in plans)
+    for plan in plans:
+        step, share = plan["step_seconds"], f"{100 * plan['shares']['roofline']:.0f} %"
+        gib, total = f"{plan['needed_per_device'] / 2**30:.2f}", f"{1e3 * step['total']:.1f}"
+        with_collectives = f"| {gib} | {total} | {1e3 * step['collective']:.1f} | {share} |"
+        assert with_collectives in page or re.search(rf"\| {gib}( of 15.75)? \| {total} \| {share} \|", page)
+
+
 def test_perplexities_are_those_of_the_run() -> None:
     page = (ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8")
     results = json.loads((RESULTS / "smollm2" / "gold.json").read_text(encoding="utf-8"))

@@ -128,7 +128,7 @@ def meshes(compiler: Compiler, job: Job) -> list[tuple[int, int]]:
     topology = compiler.topology
     shapes = [(n, topology.devices // n) for n in range(1, topology.devices + 1) if topology.devices % n == 0]
     shapes = [(data, model) for data, model in shapes if job.batch % data == 0]
-    roomy = [shape for shape in shapes if compiler.weight_bytes(job, *shape) < 0.97 * topology.chip.hbm]
+    roomy = [shape for shape in shapes if compiler.weight_bytes(job, *shape) < 0.99 * topology.chip.hbm]
     return sorted(roomy, key=lambda s: guess_step(job, topology, compiler.read_bytes(job, *s), *s)) or shapes[:1]
 
 
