@@ -136,13 +136,11 @@ def test_the_largest_batch_fits_and_is_more_than_was_asked_for(planning):
 
 
 @needs_compiler
-@pytest.mark.parametrize("mesh", [(4, 1), (1, 4)])
-def test_a_loop_carries_few_numbers_per_head_as_few_bytes(mesh, planning):
-    config = FAMILIES["llada"].replace(heads=4, kv_heads=4, head_dim=64, width=256)
-    job = Job(config, jaxsink.LLaDASampler(256, 256, 32), batch=64, prompt=32, record=received().then(top(2)))
-    plan = make_plan(job, parse_topology("v5e:2x2"), mesh, search=False)
-    memory = plan.compiled.memory
-    logical = 256 * config.layers * 64 * 4 * 2 * (4 + 4) / 4  # steps, layers, rows, heads, numbers; score and place
+def test_a_loop_carries_few_numbers_per_head_as_few_bytes(planning):
+    config = FAMILIES["llada"].replace(heads=32, kv_heads=32, head_dim=8, width=256)
+    job = Job(config, jaxsink.LLaDASampler(256, 256, 32), batch=16, prompt=32, record=received().then(top(8)))
+    memory = make_plan(job, parse_topology("v5e:2x2"), (4, 1), search=False).compiled.memory
+    logical = 256 * config.layers * 4 * 32 * 8 * (4 + 4)  # steps, layers, rows of a device, heads, scores and places
     assert memory is not None
     assert logical <= memory.record < 2 * logical
-    assert memory.temporaries < 16 * logical  # filled up to 128 numbers, scores and places alone would be 64 times that
+    assert memory.temporaries < 2 * logical  # filled up to 128 numbers, scores and places alone would be 16 times that
