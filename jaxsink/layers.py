@@ -65,8 +65,10 @@ class Linear(nnx.Module):
         return y if self.bias is None else y + self.bias[...]
 
     def on_columns(self, x: Array) -> Array:
-        """The same for float32 weights and x [in, N], as [out, N]; the barrier keeps XLA from turning it around."""
-        y = lax.optimization_barrier(jnp.einsum("oi,in->on", self.weight[...], x, precision=exact(x)))
+        """The same for float32 x [in, N], as [out, N]; the barrier keeps XLA from turning the product around."""
+        y = jnp.einsum("oi,in->on", self.weight[...].astype(x.dtype), x, precision=exact(x))
+        y = lax.optimization_barrier(y)
+        y = y if self.scale is None else y * self.scale[...][:, None]
         return y if self.bias is None else y + self.bias[...][:, None]
 
     def by_head(self, size: int) -> Linear:

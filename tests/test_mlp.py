@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from configs import FAMILIES
+from flax import nnx
 
 from jaxsink.layers import Linear, Mlp, random_maker
+from jaxsink.quantize import rounded
 
 
 def mlp_of(family: str, **changes: int) -> Mlp:
@@ -20,11 +22,14 @@ def mlp_of(family: str, **changes: int) -> Mlp:
     return mlp
 
 
-@pytest.mark.parametrize("family", ["llada", "gpt2"])
+@pytest.mark.parametrize(("family", "int8"), [("llada", False), ("gpt2", False), ("llada", True)])
 @pytest.mark.parametrize("shape", [(1, 64), (4, 16), (5, 64), (3, 21)])
-def test_rows_and_columns_give_the_same(family: str, shape: tuple[int, int]) -> None:
+def test_rows_and_columns_give_the_same(family: str, int8: bool, shape: tuple[int, int]) -> None:
     mlp = mlp_of(family)
     assert (mlp.up.bias is None) == (family == "llada") == (mlp.gate is not None)
+    for linear in (mlp.gate, mlp.up, mlp.down) if int8 else ():
+        assert linear is not None
+        linear.weight, linear.scale = map(nnx.Param, rounded(linear.weight[...]))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(*shape, 128)).astype(np.float32))
     ours = np.asarray(jax.jit(mlp)(x))
     in_rows = np.asarray(jax.jit(lambda x: mlp._apply(Linear.__call__, x))(x))
