@@ -202,18 +202,23 @@ def test_batches_stay_multiples_and_nothing_fits_where_the_weights_do_not():
 
 
 class CompilerWithRoomFor:
-    """A stand-in: memory and time grow with the batch, each row of a device takes another `seconds`."""
+    """A stand-in: memory and time grow with the batch, each row of a device takes another `seconds`.
+
+    Cutting the weights gives room for as many times the rows, and takes longer in all.
+    """
 
     def __init__(self, rows, seconds):
-        self.topology, self.rows, self.seconds, self.batches = SLICE, rows, seconds, []
+        self.topology, self.rows, self.seconds = SLICE, rows, seconds
 
     def weight_bytes(self, job, data, model):
         return 8 * GIB
 
+    def read_bytes(self, job, data, model):
+        return 8e9
+
     def compile(self, job, data, model):
-        self.batches.append(job.batch)
-        fits = job.batch <= self.rows
-        needed = (8 + 7.5 * job.batch / self.rows) * GIB
+        fits = job.batch <= self.rows * model
+        needed = (8 + 7.5 * job.batch / self.rows / model) * GIB
         cycles = f'"estimated_cycles":"{int(1.5e9 * self.seconds * job.batch / data)}"'
         text = f"""%body (s: s32[]) -> s32[] {{
   %s = s32[] parameter(0)
@@ -254,6 +259,22 @@ def test_rows_do_not_go_in_turn_where_not_even_one_fits():
     compiler = CompilerWithRoomFor(4, seconds=0.01)
     too_large = compiler.compile(JOB, 8, 1)
     assert planner.faster_in_turn(compiler, too_large, step=1.0, say=lambda text: None) is None
+
+
+@pytest.mark.parametrize(("mesh", "search"), [(None, True), (None, False), ((4, 2), True)])
+def test_a_plan_says_when_rows_go_faster_in_turn(mesh, search, monkeypatch):
+    monkeypatch.setattr(planner, "Compiler", lambda topology: CompilerWithRoomFor(16, seconds=0.01))
+    plan = planner.make_plan(JOB.replace(batch=32), SLICE, mesh, search=search)
+    assert plan.compiled.mesh == (4, 2) and plan.compiled.fits
+    assert plan.timing.total == pytest.approx(0.08)
+    said = [line for line in plan.suggestions if "in turn" in line]
+    if mesh is not None or not search:
+        assert plan.to_dict()["faster_in_turn"] is None and not said
+        return
+    found = plan.to_dict()["faster_in_turn"]
+    assert (found["batch"], found["mesh"]) == (16, {"data": 8, "model": 1})
+    assert found["seconds_of_all_rows"] == pytest.approx(2 * found["step_seconds"]) == pytest.approx(0.04)
+    assert "batches of 16 in turn, on --mesh 8x1" in said[0] and "40 instead of 80 ms" in said[0]
 
 
 def test_what_the_compiler_says_when_memory_is_short():
