@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from jaxsink.errors import JaxsinkError
     from jaxsink.model import Model, Output, abstract, forward, init
     from jaxsink.presets import PRESETS, preset
-    from jaxsink.sampling.generate import Generation, generate
+    from jaxsink.sampling.generate import generate
+    from jaxsink.sampling.generation import Generation
     from jaxsink.sampling.intervene import DropPositions
     from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler, SDARSampler
     from jaxsink.tokenizer import Tokenizer
@@ -39,7 +40,7 @@ _HOME = {
     "init": "jaxsink.model",
     "PRESETS": "jaxsink.presets",
     "preset": "jaxsink.presets",
-    "Generation": "jaxsink.sampling.generate",
+    "Generation": "jaxsink.sampling.generation",
     "generate": "jaxsink.sampling.generate",
     "DropPositions": "jaxsink.sampling.intervene",
     "ARSampler": "jaxsink.sampling.samplers",

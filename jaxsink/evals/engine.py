@@ -36,7 +36,8 @@ from jaxsink.evals.stop import IsStopped, StoppedError, never
 from jaxsink.model import Model
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.progress import progress
-from jaxsink.sampling.generate import Generation, generate
+from jaxsink.sampling.generate import generate
+from jaxsink.sampling.generation import Generation
 from jaxsink.sampling.spread import copied
 
 ROWS = 80

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from jaxsink.record import Recorder, Tap, received
-from jaxsink.sampling.generate import Generation
+from jaxsink.sampling.generation import Generation
 from jaxsink.sampling.samplers import ARSampler
 from jaxsink.sinks.rules import Threshold
 from jaxsink.sinks.tokens import NOT_THERE, Rates, canvases

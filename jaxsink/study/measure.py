@@ -23,7 +23,8 @@ import numpy as np
 from jaxsink.parallel.hosts import to_host
 from jaxsink.pieces import Pieces
 from jaxsink.record import received, received_by_query
-from jaxsink.sampling.generate import Generation, generate
+from jaxsink.sampling.generate import generate
+from jaxsink.sampling.generation import Generation
 from jaxsink.sinks import MaskSinks, Turns
 from jaxsink.study import plots
 from jaxsink.study.gallery import Gallery, from_arrays
