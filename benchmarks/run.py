@@ -1,8 +1,8 @@
-"""All benchmarks with one command: figures as JSON, tables as Markdown, the README's lines and the plot of growth.
+"""All benchmarks with one command: figures as JSON, tables as Markdown, the lines of docs/speed.md and the plot of growth.
 
     python benchmarks/run.py                        everything, into benchmarks/results/ (about 40 minutes on two cores)
     python benchmarks/run.py --only sampler growth  some; the others' last figures stay
-    python benchmarks/run.py --tables               only write the tables and the README's lines again
+    python benchmarks/run.py --tables               only write the tables and the lines of docs/speed.md again
 
 Run it on a quiet machine: ratios are measured side by side in one run, but a busy machine still blurs them. `sampler` and
 `growth` need torch (extra `convert`), `tpu_compile` and `kernel` libtpu (extra `tpu`). One that fails is named at the end,
@@ -56,8 +56,8 @@ def main() -> int:
             continue
         stored.write_text(json.dumps(results, indent=1) + "\n")
     (folder / "results.md").write_text(page(results))
-    readme = HERE.parent / "README.md"
-    readme.write_text(with_summary(readme.read_text(), results))
+    speed = HERE.parent / "docs" / "speed.md"
+    speed.write_text(with_summary(speed.read_text(), results))
     if failed:
         print(f"these failed, and keep their last figures: {', '.join(failed)}.", file=sys.stderr)
     return int(bool(failed))
@@ -153,7 +153,7 @@ TABLES = {
 
 
 def summary(results: dict[str, Any]) -> str:
-    """The README's lines: what a user would ask first."""
+    """The lines of docs/speed.md: what a user would ask first."""
     cases = {case["case"].split(",")[0]: case for case in reversed(results["sampler"]["figures"])}
     diffusion, decoding = cases["diffusion"]["ratios"], cases["decoding"]["ratios"]
     products = diffusion["products alone / PyTorch's"]
@@ -175,15 +175,15 @@ def summary(results: dict[str, Any]) -> str:
          f"{sinks['times faster than vectorised NumPy']:.1f} times as fast"],
     ]  # fmt: skip
     where = f"{machine['cores']} cores of an {machine['processor']}, float32, jax {machine['jax']}, torch {machine['torch']}"
-    more = "ratios of one run. All figures: [benchmarks/results](benchmarks/results/results.md)."
+    more = "ratios of one run. All figures: [benchmarks/results](../benchmarks/results/results.md)."
     return f"{markdown(['what', 'ratio'], rows)}\n\n{where}; {more}\n"
 
 
-def with_summary(readme: str, results: dict[str, Any]) -> str:
-    """The README with its lines as the results have them."""
-    if BEGIN not in readme or not {"sampler", "growth", "sinks"} <= set(results):
-        return readme
-    before, rest = readme.split(BEGIN)
+def with_summary(text: str, results: dict[str, Any]) -> str:
+    """docs/speed.md with its lines as the results have them."""
+    if BEGIN not in text or not {"sampler", "growth", "sinks"} <= set(results):
+        return text
+    before, rest = text.split(BEGIN)
     return before + BEGIN + summary(results) + END + rest.split(END)[1]
 
 

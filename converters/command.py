@@ -12,7 +12,7 @@ EXAMPLES = """examples:
   jaxsink convert ./LLaDA-8B-Instruct ./llada                      Hugging Face directory, types as stored
   jaxsink convert ./Llama-3.1-8B-Instruct ./llama --dtype bfloat16 --verify
   jaxsink convert SmolLM2-135M-Instruct.Q4_1.gguf ./smollm2        GGUF, dequantised, with its tokenizer
-  jaxsink convert GSAI-ML/LLaDA-8B-Instruct ./llada --revision main  from the hub, pinned to a commit
+  jaxsink convert GSAI-ML/LLaDA-8B-Instruct ./llada-hub --revision main  from the hub, pinned to a commit
 
 A conversion that is interrupted leaves nothing behind that loads; running it again starts afresh.
 """

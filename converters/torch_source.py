@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, install_hint
 from jaxsink.storage import first_line
 
 from .source import NUMPY, Source, TensorInfo, add_tensor, check_against_index, check_file, list_shards, read_settings
@@ -54,7 +54,7 @@ def load_torch_file(file: Path) -> dict[str, Any]:
         import torch
     except ImportError as error:
         raise JaxsinkError(
-            f"{file} is a PyTorch file, and reading it needs torch: pip install 'jaxsink[convert]', "
+            f"{file} is a PyTorch file, and reading it needs torch; {install_hint('convert')}, "
             "or get the model as safetensors."
         ) from error
     check_file(file)

@@ -6,3 +6,8 @@ class JaxsinkError(Exception):
 
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+def install_hint(extra: str) -> str:
+    """How to get an optional part, in words that fit after "; "."""
+    return f"run `pip install '.[{extra}]'` in your checkout of jaxsink"

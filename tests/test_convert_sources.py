@@ -92,7 +92,7 @@ class TestTorchFiles:
         )
         monkeypatch.setitem(sys.modules, "torch", None)
         result = run(capsys, "convert", source, tmp_path / "out")
-        assert_refused(result, tmp_path / "out", "pytorch_model.bin", "jaxsink[convert]")
+        assert_refused(result, tmp_path / "out", "pytorch_model.bin", "pip install '.[convert]'")
 
 
 # (family, key, value) that would change what the model computes; each must be refused by its name.

@@ -106,4 +106,4 @@ def test_the_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsy
     assert "--model jaxsink" in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     assert main(["lm-eval", "--model", "jaxsink"]) == 2
-    assert "pip install 'jaxsink[eval]'" in capsys.readouterr().err
+    assert "pip install '.[eval]'" in capsys.readouterr().err

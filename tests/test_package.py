@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,3 +48,20 @@ def test_importing_loads_no_heavy_framework() -> None:
 def test_the_command_line_starts_without_jax() -> None:
     code = "import sys; from jaxsink.cli import build_parser; build_parser(); assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_hint_names_a_package_that_is_not_published() -> None:
+    """There is no jaxsink on PyPI yet: `pip install jaxsink[...]` would bring somebody else's package."""
+    root = Path(__file__).parent.parent
+    texts = [
+        path
+        for suffix in ("*.py", "*.md", "*.sh")
+        for folder in ("jaxsink", "converters", "experiments", "docs")
+        for path in (root / folder).rglob(suffix)
+    ]
+    named = [
+        path
+        for path in [*texts, root / "README.md"]
+        if re.search(r"pip install ['\"]?jaxsink", path.read_text(encoding="utf-8"))
+    ]
+    assert named == [] and len(texts) > 100

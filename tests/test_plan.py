@@ -331,4 +331,4 @@ def test_without_the_compiler_one_sentence_says_what_to_install(capsys, monkeypa
     monkeypatch.setattr(topology, "has_compiler", lambda: False)
     assert cli.main(["plan", "gpt2", "--tpu", "v5e:2x4", "--gen", "16"]) == 2
     error = capsys.readouterr().err
-    assert "pip install 'jaxsink[tpu]'" in error and error.count("\n") == 1
+    assert "pip install '.[tpu]'" in error and error.count("\n") == 1

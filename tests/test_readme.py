@@ -1,4 +1,4 @@
-"""The README says what is so: its example runs, and its figures are those of the committed results and model cards."""
+"""README.md and docs/ say what is so: their figures are those of the committed results and model cards."""
 
 from __future__ import annotations
 
@@ -9,29 +9,19 @@ from pathlib import Path
 
 import pytest
 
-import jaxsink
 from jaxsink.models import NAMES, resolve
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+STUDY = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "experiments" / "results"
-
-
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"## In your own code\n\n```python\n(.*?)```", README, re.DOTALL)
-    assert len(code.strip().splitlines()) <= 16
-    names: dict = {}
-    exec(code, names)
-    assert "#### 7" in capsys.readouterr().out
-    assert names["tracks"].position.shape == (32, 4, 1, 4)
-    assert isinstance(names["masked"], jaxsink.Generation)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_accuracies_are_those_of_the_cards(name: str) -> None:
     card = (resolve(name) / "README.md").read_text(encoding="utf-8")
     found = re.search(r"\*\*Accuracy\*\*: ([\d.]+)% of 1,000 held-out problems", card)
-    assert found and re.search(rf"\| `{name}` \|.*\| {found[1]} % \[", README)
+    assert found and re.search(rf"\| `{name}` \|.*\| {found[1]} % \[", STUDY)
 
 
 def test_table_1_is_the_committed_one() -> None:
@@ -39,11 +29,27 @@ def test_table_1_is_the_committed_one() -> None:
     share = {(row[0], row[1]): row[2] for row in table["rows"]}
     assert all(row[5] >= 500 for row in table["rows"])
     for k in (0, 1, 5, 10):
-        (line,) = re.findall(rf"^\| {k} \|(.*)\|$", README, re.MULTILINE)
+        (line,) = re.findall(rf"^\| {k} \|(.*)\|$", STUDY, re.MULTILINE)
         cells = [cell.strip() for cell in line.split("|")]
         for name, cell in zip(("mini-llada", "mini-dream", "mini-llama"), cells[-3:], strict=True):
             wanted = ["K = 0"] if k == 0 else [f"K = {k}, {select}" for select in ("top", "random", "bottom")]
             assert cell == " / ".join(f"{100 * share[name, label]:.0f}" for label in wanted)
+
+
+def test_the_findings_of_the_readme_are_the_committed_ones() -> None:
+    table = json.loads((RESULTS / "table1.json").read_text(encoding="utf-8"))["tables"][0]
+    share = {(row[0], row[1]): f"{100 * row[2]:.0f}" for row in table["rows"]}
+    found = " ".join(README.partition("## What we found")[2].split())
+    for name, verb in (("mini-llada", "falls from"), ("mini-dream", "from"), ("mini-llama", "from")):
+        assert f"`{name}` {verb} {share[name, 'K = 0']} to {share[name, 'K = 1, top']} %" in found
+    rows = {
+        name: (RESULTS / f"{name}-1.csv").read_text(encoding="utf-8").splitlines()[1:] for name in ("fig8", "fig10")
+    }
+    sinks = sorted(f"{100 - 100 * float(row.split(',')[1]):.0f}" for row in rows["fig10"])
+    assert f"{sinks[0]} to {sinks[-1]} % of tokens" in found
+    assert all(abs(float(row.split(",")[1])) < 0.05 for row in rows["fig8"]) and "less than 0.05 positions" in found
+    random = [share[name, "K = 1, random"] for name in ("mini-llada", "mini-dream", "mini-llama")]
+    assert f"A random key in its place leaves {random[0]}, {random[1]} and {random[2]} %" in found
 
 
 def test_speed_is_that_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +57,8 @@ def test_speed_is_that_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.syspath_prepend(folder)
     run = importlib.import_module("run")
     results = json.loads((folder / "results" / "results.json").read_text(encoding="utf-8"))
-    assert run.with_summary(README, results) == README and run.summary(results) in README
+    speed = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert run.with_summary(speed, results) == speed and run.summary(results) in speed
     assert (folder / "results" / "results.md").read_text(encoding="utf-8") == run.page(results)
 
 

@@ -24,7 +24,7 @@ from jaxsink.evals.summary import read_summary, summarise
 from jaxsink.evals.tables import compact, table1, table2, write_tables
 from jaxsink.stats import holm, mcnemar
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+STUDY = (Path(__file__).parent.parent / "docs" / "study.md").read_text(encoding="utf-8")
 LABELS = ("K = 0", "K = 1, top", "K = 1, random", "K = 1, bottom")
 CODE, MATHS = "llada-8b-instruct/humaneval/study", "llama-3.1-8b-instruct/gsm8k/study"
 SINKS = {"maps": 10, "total": 6, "first": 2, "layers": [6], "tokens": {"7": 4, "3": 2}, "places": {"7": 5, "3": 15}}
@@ -62,10 +62,10 @@ def test_every_column_of_the_paper_has_a_setting_and_every_study_setting_a_colum
     assert all(any(name.startswith(model) for name in TABLE1) for model in TABLE2)
 
 
-def test_the_readme_quotes_the_papers_figures() -> None:
+def test_the_docs_quote_the_papers_figures() -> None:
     columns = [f"{model}/gsm8k/study" for model in ("llada-8b-instruct", "dream-7b-instruct", "llama-3.1-8b-instruct")]
     for place, k in enumerate(COUNTS):
-        (line,) = re.findall(rf"^\| {k} \|(.*)\|$", README, re.MULTILINE)
+        (line,) = re.findall(rf"^\| {k} \|(.*)\|$", STUDY, re.MULTILINE)
         assert [int(cell) for cell in line.split("|")[:3]] == [TABLE1[name][place] for name in columns]
 
 

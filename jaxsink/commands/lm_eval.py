@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 
 from jaxsink.cli import Commands
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, install_hint
 
 EXAMPLES = """examples:
   jaxsink lm-eval --model jaxsink --model_args pretrained=./llada,steps=256,gen_length=256,block_length=32 \\
@@ -25,7 +25,7 @@ def add_parser(commands: Commands) -> None:
         "lm-eval",
         help="any task of lm-evaluation-harness, with --model jaxsink",
         description="The command lm_eval of lm-evaluation-harness, with the model `jaxsink` added to those it has. Needs "
-        "the extra `eval`: pip install 'jaxsink[eval]'.",
+        f"the extra `eval`: {install_hint('eval')}.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prefix_chars="\0",  # so that options, which are not ours, come through as they are
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         args.show_help()
         return 0
     if find_spec("lm_eval") is None:
-        raise JaxsinkError("lm-evaluation-harness is not installed; pip install 'jaxsink[eval]' brings it.")
+        raise JaxsinkError(f"lm-evaluation-harness is not installed; {install_hint('eval')}.")
     from lm_eval.__main__ import cli_evaluate
 
     import jaxsink.evals.harness  # noqa: F401 - registers the model

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, install_hint
 
 GIB = 1 << 30
 
@@ -99,7 +99,7 @@ def describe_devices(topology: Topology) -> list[Any]:
     """Devices that exist for the compiler only. Sets the environment of this process, so call it where one plans."""
     if not has_compiler():
         raise JaxsinkError(
-            "planning needs the TPU compiler, which is not installed; `pip install 'jaxsink[tpu]'` brings it, without a TPU."
+            f"planning needs the TPU compiler (but no TPU), which is not installed; {install_hint('tpu')}."
         )
     for variable, value in VARIABLES.items():
         os.environ.setdefault(variable, value)
