@@ -48,7 +48,6 @@ LEFT_OUT = (
         r"\bgcloud\b|^(NAME=\S+ )?docs/tpu/|jaxsink-tpu/|^wait$|^export BUCKET",
         "Google Cloud: tests/test_tpu_runbook.py",
     ),
-    (r"^python benchmarks/", "benchmarks take minutes; .ci/run runs their checks"),
 )
 
 

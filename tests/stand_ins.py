@@ -157,7 +157,7 @@ MAKERS: dict[str, Maker] = {
     "gsm8k_train.jsonl": lambda made, path: lines(path, GSM8K),
     "HumanEval.jsonl.gz": lambda made, path: lines(path, HUMANEVAL),
     "question.txt": lambda made, path: lines(path, [{"question": "Why is the sky blue?"}]),
-    "study": lambda made, path: run("study", "fig1", "--problems", 2, "--generations", 1, "--out", path),
+    "study": lambda made, path: run("study", "fig1", "--problems", 2, "--generations", 2, "--out", path),
     "runs/llada-gsm8k": evaluated("llada", "llada-8b-instruct/gsm8k/study"),
     "runs/dream-gsm8k": evaluated("dream", "dream-7b-instruct/gsm8k/study"),
 }

@@ -25,7 +25,7 @@ NEEDS = {
     "jaxsink plan": "libtpu",
     "jaxsink lm-eval": "lm_eval",
 }  # extras: .ci/run installs them and runs these pages again
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compilation")]
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +38,8 @@ def workshop(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     """Caches of its own, a hub and published files that are here, and answers of 16 tokens to questions without shots."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(stand_ins.folder / "cache"))
     monkeypatch.setenv("TFDS_DATA_DIR", str(stand_ins.folder / "tfds"))
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    monkeypatch.setenv("BROWSER", "true")  # a command that opens nothing
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr("jaxsink_converters.hub.fetch", lambda name, revision: (stand_ins[Path(name).name], "0" * 40))
     files = {"gsm8k": ("gsm8k_train.jsonl", "gsm8k_test.jsonl"), "humaneval": ("HumanEval.jsonl.gz",)}
