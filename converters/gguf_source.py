@@ -120,7 +120,7 @@ class GgufSource(Source):
             raise JaxsinkError(f"tensor 'token_embd.weight' is missing from {self.path}.")
         config["vocab_size"] = embedding.shape[0]
         config["tie_word_embeddings"] = "lm_head.weight" not in self.tensors
-        for ours, theirs in {"bos": "bos", "eos": "eos", "pad": "padding"}.items():
+        for ours, theirs in {"bos": "bos", "eos": "eos", "pad": "padding", "eot": "eot"}.items():
             config[f"{ours}_token_id"] = self.fields.get(f"tokenizer.ggml.{theirs}_token_id")
         return config
 
