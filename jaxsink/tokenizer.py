@@ -24,7 +24,7 @@ _QWEN2_SPLIT = (
 )
 _NAMES = ("bos", "eos", "pad", "unk", "mask", "eot")
 # Tokens that play a part without being declared: LLaDA names its mask nowhere but in the vocabulary.
-_KNOWN = {"mask": ("<|mdm_mask|>", "<|mask|>", "<|MASK|>"), "eot": ("<|eot_id|>", "<|im_end|>", "<|role_end|>")}
+KNOWN_TOKENS = {"mask": ("<|mdm_mask|>", "<|mask|>", "<|MASK|>"), "eot": ("<|eot_id|>", "<|im_end|>", "<|role_end|>")}
 
 
 class Tokenizer:
@@ -284,7 +284,7 @@ def _special(backend: Any, files: Mapping[str, Mapping[str, Any]]) -> tuple[dict
 
 
 def _known(backend: Any, name: str) -> int | None:
-    ids = (backend.token_to_id(text) for text in _KNOWN.get(name, ()))
+    ids = (backend.token_to_id(text) for text in KNOWN_TOKENS.get(name, ()))
     return next((index for index in ids if index is not None), None)
 
 
