@@ -32,11 +32,12 @@ NAMES = ("mask", "eos", "bos", "pad", "eot")
 
 @dataclass(frozen=True)
 class Named:
-    """The ids that each file names, by token, and the tokenizer behind the last of them."""
+    """The ids that each file names, by token, and the tokenizer behind the last of them, or why it cannot be read."""
 
     path: Path
     by_file: Mapping[str, Mapping[str, tuple[int, ...]]]
     tokenizer: Tokenizer | None
+    problem: str | None
 
     def where(self, file: str) -> str:
         if file == TOKENIZER:
@@ -57,7 +58,7 @@ def complete_ids(
 ) -> tuple[ModelConfig, tuple[str, ...]]:
     """(the config, which has the ids of config.json, with those of all other files; what these disagree about)."""
     named = read_named(family, config, source, path)
-    notes: list[str] = []
+    notes = [] if named.problem is None else [named.problem]
     found: dict[str, Any] = {"eos_ids": tuple(dict.fromkeys(index for _, index in named.all("eos")))}
     first = {index for file, index in named.all("eos") if file != TOKENIZER}
     if first and (more := set(found["eos_ids"]) - first):
@@ -72,14 +73,15 @@ def complete_ids(
     mask = published.get("mask") if mask is None else mask
     if family.is_diffusion and mask is None:
         raise JaxsinkError(
-            f"no file of {path} names the mask token; pass --mask-id ID (in Python, mask_id=ID), the id that the model "
+            named.problem
+            or f"no file of {path} names the mask token; pass --mask-id ID (in Python, mask_id=ID), the id that the model "
             "was trained with."
         )
     return config.replace(mask_id=mask, **found), tuple(notes)
 
 
 def read_named(family: Family, config: ModelConfig, source: Source, path: Path) -> Named:
-    tokenizer = read_tokenizer(family, path)
+    tokenizer, problem = read_tokenizer(family, path)
     ids = {name: getattr(config, f"{name}_id", None) for name in NAMES}
     of_config = {name: () if index is None else (index,) for name, index in ids.items()} | {"eos": config.eos_ids}
     settings = Settings(source.generation, str(path / GENERATION))
@@ -89,15 +91,21 @@ def read_named(family: Family, config: ModelConfig, source: Source, path: Path) 
     for file, named in others.items():  # a spare token of the tokenizer may have no row; a mask must have one
         kept = {name: tuple(i for i in named.get(name, ()) if i < config.vocab or name == "mask") for name in NAMES}
         others[file] = kept
-    return Named(path, {CONFIG: of_config, **others}, tokenizer)
+    return Named(path, {CONFIG: of_config, **others}, tokenizer, problem)
 
 
-def read_tokenizer(family: Family, path: Path) -> Tokenizer | None:
-    """The tokenizer of a directory, if it has one; a GGUF file names its ids itself."""
+def read_tokenizer(family: Family, path: Path) -> tuple[Tokenizer | None, str | None]:
+    """(the tokenizer of a directory if it has one, what is wrong with it); a GGUF file names its ids itself.
+
+    A tokenizer that cannot be read is no reason not to load the weights, as long as other files name the ids.
+    """
     has = {name for name in ("tokenizer.json", "vocab.json", "merges.txt") if os.path.lexists(path / name)}
     if "tokenizer.json" not in has and not {"vocab.json", "merges.txt"} <= has:
-        return None
-    return Tokenizer.load(path, family.name)
+        return None, None
+    try:
+        return Tokenizer.load(path, family.name), None
+    except JaxsinkError as error:
+        return None, str(error)
 
 
 def choose(named: Named, name: str, notes: list[str]) -> int | None:

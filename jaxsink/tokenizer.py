@@ -90,7 +90,10 @@ class Tokenizer:
         from jaxsink.checkpoint import foreign_formats
 
         texts = foreign_formats(path).tokenizer_files(path)
-        backend = tokenizers.Tokenizer.from_str(texts["tokenizer.json"])
+        try:
+            backend = tokenizers.Tokenizer.from_str(texts["tokenizer.json"])
+        except Exception as error:  # the library raises bare Exceptions
+            raise JaxsinkError(f"the tokenizer in {path} cannot be used: {error}.") from error
         config = json.loads(texts["tokenizer_config.json"])
         files = {"tokenizer_config": config, "special_tokens_map": {}, "generation_config": {}, "config": {}}
         return cls._assemble(backend, files, family, config.get("chat_template"), str(path))

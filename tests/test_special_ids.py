@@ -161,6 +161,17 @@ def test_ids_of_llada_by_its_tokenizer(tmp_path: Path) -> None:
     assert (config.bos_id, config.eot_id) == (30, 31)
 
 
+def test_a_broken_tokenizer_does_not_keep_the_weights_away(tmp_path: Path, capsys: Any) -> None:
+    source, _ = make(tmp_path / "source", "dream", eos_token_id=3)
+    (source / "tokenizer.json").write_text("{}")
+    assert jaxsink.load(source).config.mask_id == 40
+    code, out, _ = run(capsys, "inspect", source, "--json")
+    assert code == 0 and "not a tokenizer that can be read" in json.loads(out)["source"]["notes"][0]
+    source, _ = make(tmp_path / "source", "dream", mask_token_id=...)
+    with pytest.raises(JaxsinkError, match="not a tokenizer that can be read"):
+        jaxsink.load(source)
+
+
 def test_settings_can_be_ignored_wherever_a_model_is_read(tmp_path: Path, capsys: Any) -> None:
     source, model = make(tmp_path / "source", "llama")
     config = json.loads((source / "config.json").read_text())
