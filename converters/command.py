@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from jaxsink.cli import Commands, bytes_progress, human_bytes
+from jaxsink.cli import Commands, add_reading_options, bytes_progress, human_bytes, reading_options
 
 EXAMPLES = """examples:
   jaxsink convert ./LLaDA-8B-Instruct ./llada                      Hugging Face directory, types as stored
@@ -37,9 +37,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace DST once the new checkpoint is complete")
     parser.add_argument("--revision", help="hub revision (branch, tag or commit)")
-    parser.add_argument(
-        "--ignore-setting", action="append", default=[], metavar="KEY", help="config key known not to change the model"
-    )
+    add_reading_options(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=run)
 
@@ -55,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
             verify=args.verify,
             overwrite=args.overwrite,
             revision=args.revision,
-            ignore_settings=frozenset(args.ignore_setting),
             progress=progress,
+            **reading_options(args),
         )
     if args.json:
         print(json.dumps(asdict(report), indent=2))

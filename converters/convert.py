@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from typing import Any
 from jaxsink.cli import human_bytes
 from jaxsink.cloud import is_remote
 from jaxsink.errors import JaxsinkError
-from jaxsink.storage import dtype_name, first_line
+from jaxsink.storage import dtype_name
 from jaxsink.tokenizer import Tokenizer, check_special_ids
 from jaxsink.writing import Writer, writer
 
-from . import gguf_tokenizer, hub
+from . import hub
 from .gguf_source import GgufSource
-from .load import open_source
+from .load import open_source, tokenizer_files
 from .plan import Plan, check_tied_copy, make_plan, read_piece
 from .source import Source, check_file, read_json
 from .verify import compare_logits, compare_tensors
@@ -59,7 +59,8 @@ def convert(
     verify: bool = False,
     overwrite: bool = False,
     revision: str | None = None,
-    ignore_settings: frozenset[str] = frozenset(),
+    ignore_settings: Iterable[str] = (),
+    mask_id: int | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
     """Convert `src` (a directory, a GGUF file or a hub id) into the checkpoint `dst`: a directory, or gs://bucket/name."""
@@ -68,7 +69,7 @@ def convert(
     if isinstance(target, Path):
         check_apart(path, target)
     source = open_source(path)
-    plan = make_plan(source, path, ignore_settings)
+    plan = make_plan(source, path, ignore_settings, mask_id)
     dtype = plan.dtype if dtype is None else dtype_name(dtype)
     size = plan.bytes(dtype)
     check_space(target if isinstance(target, Path) else Path(tempfile.gettempdir(), "checkpoint"), size)
@@ -77,7 +78,7 @@ def convert(
     report = Report(str(src), str(target), plan.family.name, dtype, len(source.tensors), plan.parameters, size, commit)
     with writer(target, plan.config, dtype, origin, overwrite) as out:
         carried = carry_tokenizer(source, path, out.folder)
-        report.warnings = check_tokenizer(out.folder, path, plan)
+        report.warnings = [*plan.notes, *check_tokenizer(out.folder, path, plan)]
         with FileHashes([*source.files, *carried]) as hashes:
             check_tied_copy(plan, source)
             stream(plan, source, dtype, out, progress)
@@ -131,11 +132,7 @@ def stream(plan: Plan, source: Source, dtype: str, out: Writer, progress: Progre
 def carry_tokenizer(source: Source, path: Path, folder: Path) -> list[Path]:
     """Tokenizer, chat template and generation settings go along unchanged; a GGUF's tokenizer is written out."""
     if isinstance(source, GgufSource):
-        try:
-            files = gguf_tokenizer.build(source.fields)
-        except (JaxsinkError, TypeError, ValueError) as error:  # the latter two: values of the wrong kind
-            raise JaxsinkError(f"the tokenizer in {path} cannot be used: {first_line(error).rstrip('.')}.") from error
-        for name, text in files.items():
+        for name, text in tokenizer_files(path).items():
             (folder / name).write_text(text, encoding="utf-8", errors="replace")
         return []
     carried = [path / name for name in CARRIED if os.path.lexists(path / name)]

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxsink.config import ModelConfig, RopeScaling
 from jaxsink.errors import JaxsinkError
+from jaxsink.tokenizer import KNOWN_TOKENS
 
 from .gguf_file import GgufTensor, read_gguf
 from .source import Source, TensorInfo, add_tensor
@@ -120,8 +121,11 @@ class GgufSource(Source):
             raise JaxsinkError(f"tensor 'token_embd.weight' is missing from {self.path}.")
         config["vocab_size"] = embedding.shape[0]
         config["tie_word_embeddings"] = "lm_head.weight" not in self.tensors
-        for ours, theirs in {"bos": "bos", "eos": "eos", "pad": "padding"}.items():
+        for ours, theirs in {"bos": "bos", "eos": "eos", "pad": "padding", "eot": "eot"}.items():
             config[f"{ours}_token_id"] = self.fields.get(f"tokenizer.ggml.{theirs}_token_id")
+        if config["eot_token_id"] is None:
+            tokens = self.fields.get("tokenizer.ggml.tokens") or []
+            config["eot_token_id"] = next((tokens.index(t) for t in KNOWN_TOKENS["eot"] if t in tokens), None)
         return config
 
     def _rope_scaling(self, config: dict[str, Any]) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from jax.sharding import Mesh
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
-from jaxsink.storage import MANIFEST, assemble, dtype_name
+from jaxsink.storage import MANIFEST, assemble, dtype_name, first_line
 
+from .families import family_of
 from .plan import Piece, Plan, cast, check_finite, check_tied_copy, make_plan, read_piece
-from .source import SafetensorsSource, Source
+from .source import SafetensorsSource, Source, check_file, read_json
 
 
 def open_source(path: Path) -> Source:
@@ -39,6 +41,7 @@ def open_source(path: Path) -> Source:
         raise JaxsinkError(f"{path} is a checkpoint of jaxsink already; jaxsink.load reads it.")
     if "config.json" not in names:
         raise JaxsinkError(f"{path} has no config.json, so it is not a Hugging Face checkpoint.")
+    family_of(read_json(path / "config.json"), str(path / "config.json"))  # before anything is asked of the weights
     if names & {"model.safetensors", "model.safetensors.index.json"}:
         return SafetensorsSource(path)
     if names & {"pytorch_model.bin", "pytorch_model.bin.index.json"}:
@@ -48,10 +51,16 @@ def open_source(path: Path) -> Source:
     raise JaxsinkError(f"{path} has no weights: neither model.safetensors nor pytorch_model.bin, whole or sharded.")
 
 
-def load_directory(path: Path, dtype: str | None, mesh: Mesh | None) -> Model:
+def load_directory(
+    path: Path,
+    dtype: str | None,
+    mesh: Mesh | None,
+    mask_id: int | None = None,
+    ignore_settings: Iterable[str] = (),
+) -> Model:
     """A Hugging Face directory (or GGUF file) as a model; each device reads only its own shards."""
     source = open_source(path)
-    plan = make_plan(source, path)
+    plan = make_plan(source, path, ignore_settings, mask_id)
     check_tied_copy(plan, source)
     dtype = dtype or plan.dtype
     by_parameter: dict[str, list[Piece]] = defaultdict(list)
@@ -81,11 +90,27 @@ def load_directory(path: Path, dtype: str | None, mesh: Mesh | None) -> Model:
     return assemble(plan.config, dtype, mesh, read)
 
 
-def describe_directory(path: Path) -> tuple[ModelConfig, str, dict[str, Any]]:
-    """(config, dtype, source) without reading the weights."""
+def describe_directory(
+    path: Path, mask_id: int | None = None, ignore_settings: Iterable[str] = ()
+) -> tuple[ModelConfig, str, dict[str, Any]]:
+    """(config, dtype, source) without reading the weights; the source's "notes" say what its files disagree about."""
     source = open_source(path)
-    plan = make_plan(source, path)
-    return plan.config, plan.dtype, {"kind": source.kind, "path": str(path)}
+    plan = make_plan(source, path, ignore_settings, mask_id)
+    notes = {"notes": list(plan.notes)} if plan.notes else {}
+    return plan.config, plan.dtype, {"kind": source.kind, "path": str(path), **notes}
+
+
+def tokenizer_files(path: Path) -> dict[str, str]:
+    """The tokenizer inside a GGUF file, as the contents of tokenizer.json and tokenizer_config.json."""
+    from .gguf_file import read_gguf
+    from .gguf_tokenizer import build
+
+    check_file(path)
+    fields, _ = read_gguf(path)
+    try:
+        return build(fields)
+    except (JaxsinkError, TypeError, ValueError) as error:  # the latter two: values of the wrong kind
+        raise JaxsinkError(f"the tokenizer in {path} cannot be used: {first_line(error).rstrip('.')}.") from error
 
 
 def read_part(plan: Plan, source: Source, piece: Piece, dtype: str, index: tuple[slice, ...]) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from jaxsink.storage import is_layered, named_leaves, piece_name
 
 from .families import family_of
 from .source import FLOATS, NUMPY, Source
+from .special_ids import complete_ids
 from .table import Family, From, Settings
 
 
@@ -49,6 +50,7 @@ class Plan:
     dtype: str
     pieces: tuple[Piece, ...]
     tied_copy: str | None  # a tensor that must repeat the embedding
+    notes: tuple[str, ...] = ()  # what the files disagree about, and which one is believed
 
     @property
     def parameters(self) -> int:
@@ -58,18 +60,19 @@ class Plan:
         return self.parameters * np.dtype(NUMPY[dtype]).itemsize
 
 
-def make_plan(source: Source, path: Path, ignore_settings: frozenset[str] = frozenset()) -> Plan:
+def make_plan(source: Source, path: Path, ignore_settings: Iterable[str] = (), mask_id: int | None = None) -> Plan:
     """Everything that can be checked without reading the weights."""
     where = str(path / "config.json" if path.is_dir() else path)
     family = family_of(source.config, where)
-    settings = Settings(source.config, where, ignore_settings)
+    ignored = frozenset([ignore_settings] if isinstance(ignore_settings, str) else ignore_settings)
+    settings = Settings(source.config, where, ignored)
     try:
         config = family.configure(settings)
+        settings.finish()
+        config, notes = complete_ids(family, config, source, path, mask_id)
     except JaxsinkError as error:  # those of ModelConfig do not know the file
-        raise JaxsinkError(str(error).replace("config: ", f"{where}: ", 1)) from error
-    settings.finish()
-    more_eos = Settings(source.generation, str(path / "generation_config.json")).ids("eos_token_id")
-    config = config.replace(eos_ids=tuple(dict.fromkeys((*config.eos_ids, *(i for i in more_eos if i < config.vocab)))))
+        message = str(error)
+        raise JaxsinkError(f"{where}: {message[8:]}" if message.startswith("config: ") else message) from error
 
     experts = config.experts.count if config.experts else 1
     if config.layers * experts > len(source.tensors):  # before listing what may be millions of names
@@ -85,7 +88,7 @@ def make_plan(source: Source, path: Path, ignore_settings: frozenset[str] = froz
         check_tensor(tied_copy, (config.vocab, config.width), source)
     order = {name: number for number, name in enumerate(source.tensors)}
     pieces = tuple(sorted(pieces, key=lambda piece: order[piece.sources[0]]))  # as the files have them
-    return Plan(family, config, common_dtype(source, pieces), pieces, tied_copy)
+    return Plan(family, config, common_dtype(source, pieces), pieces, tied_copy, notes)
 
 
 def list_pieces(family: Family, config: ModelConfig, source: Source) -> Iterator[Piece]:

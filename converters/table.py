@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,29 +16,8 @@ import numpy as np
 from jaxsink.config import ModelConfig, RopeScaling
 from jaxsink.errors import JaxsinkError
 
-# Settings of any Hugging Face config that say how a model is trained, stored or sampled, not what it computes.
-HARMLESS = frozenset(
-    """
-    _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attn_implementation
-    attention_dropout attention_probs_dropout_prob auto_map bad_words_ids chunk_size_feed_forward
-    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping
-    encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task forced_bos_token_id
-    forced_eos_token_id hidden_dropout_prob id2label initializer_range is_decoder is_llama_config label2id
-    length_penalty max_length min_length model_type no_repeat_ngram_size num_beam_groups num_beams num_labels
-    num_return_sequences output_attentions output_hidden_states output_scores prefix pretraining_tp problem_type
-    remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id
-    suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
-    transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache
-    """.split()  # noqa: SIM905 - a list of words
-)
-# … and those that would change the computation, unless they have these values.
-FIXED: dict[str, tuple[Any, ...]] = {
-    "add_cross_attention": (False,),
-    "is_encoder_decoder": (False,),
-    "pruned_heads": ({}, None),
-    "quantization_config": (None,),
-    "tie_encoder_decoder": (False,),
-}
+from .shared_settings import DEFAULTS, HARMLESS
+
 _MISSING = object()
 MOST_LAYERS, LARGEST_SIZE = 1 << 12, 1 << 24  # beyond these a config is damaged, not large
 
@@ -50,13 +29,13 @@ def short(value: Any) -> str:
 
 
 class Settings:
-    """A config.json read strictly: each key is taken, pinned to a value, or listed as harmless; others are errors."""
+    """A config.json read strictly: each key is taken, pinned to a value, listed as harmless, or null; others are errors."""
 
     def __init__(self, values: Mapping[str, Any], where: str, ignore: frozenset[str] = frozenset()):
-        self.values, self.where = values, where
+        self.values, self.where, self.ignore = values, where, ignore
         self.known = set(HARMLESS | ignore)
-        for key, allowed in FIXED.items():
-            self.pin(key, *allowed)
+        for key, default in DEFAULTS.items():
+            self.pin(key, default)
 
     def take(self, key: str, kind: type, default: Any = _MISSING) -> Any:
         """The value of `key`; `default` also stands for null. Whole numbers count as floats, booleans as neither."""
@@ -88,10 +67,10 @@ class Settings:
         return value
 
     def pin(self, key: str, *allowed: Any) -> None:
-        """The computation is right only for these values of `key`; a missing key is fine."""
+        """The computation is right only for these values of `key`; a missing key is fine, and null where they mean off."""
         self.known.add(key)
         value = self.values.get(key, allowed[0])
-        if value not in allowed:
+        if value not in allowed and not (value is None and not allowed[0]):
             raise JaxsinkError(
                 f"{self.where}: {key!r} = {short(value)} is not supported (only {short(allowed[0])} is)."
             )
@@ -114,12 +93,13 @@ class Settings:
         return ids[0] if ids else None
 
     def finish(self) -> None:
-        unknown = sorted(set(self.values) - self.known)
+        """Null is no setting: whatever it would switch on stays off."""
+        unknown = sorted(key for key in set(self.values) - self.known if self.values[key] is not None)
         if unknown:
             key = unknown[0]
             raise JaxsinkError(
                 f"{self.where}: jaxsink does not know the setting {key!r} (= {short(self.values[key])}), which may "
-                f"change the model; if it does not, pass --ignore-setting {key}."
+                f"change the model; if it does not, pass --ignore-setting {key} (in Python, ignore_settings=[{key!r}])."
             )
 
 
@@ -134,7 +114,7 @@ def read_rope(settings: Settings, default_theta: float = 10000.0) -> dict[str, A
     """rope_theta and rope_scaling, from either the old keys or `rope_parameters` of newer files."""
     newer = settings.take("rope_parameters", dict, None)
     if newer is not None:
-        inner = Settings(newer, f"{settings.where}: rope_parameters")
+        inner = Settings(newer, f"{settings.where}: rope_parameters", settings.ignore)
         theta = inner.positive("rope_theta", settings.positive("rope_theta", default_theta, 1.01), 1.01)
         settings.harmless("rope_scaling")
     else:
@@ -142,7 +122,7 @@ def read_rope(settings: Settings, default_theta: float = 10000.0) -> dict[str, A
         scaling = settings.take("rope_scaling", dict, None)
         if scaling is None:
             return {"rope_theta": theta}
-        inner = Settings(scaling, f"{settings.where}: rope_scaling")
+        inner = Settings(scaling, f"{settings.where}: rope_scaling", settings.ignore)
     kind = inner.take("rope_type", str, None) or inner.take("type", str, "default")
     inner.harmless("type")
     inner.pin("partial_rotary_factor", 1.0)
@@ -196,3 +176,5 @@ class Family:
     prefixes: tuple[str, ...] = ("",)  # the same names may stand behind a prefix
     gguf: str | None = None  # architecture name in GGUF files
     transformers_class: str | None = None  # PyTorch reference, where transformers has one
+    is_diffusion: bool = False  # needs a mask token
+    published_ids: Mapping[str, int] = field(default_factory=dict)  # of the original vocabulary; see special_ids.py

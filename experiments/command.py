@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxsink_experiments import BEYOND, ORDER, PAPER
 
+from jaxsink.cli import add_reading_options, reading_options
 from jaxsink.cloud import local
 from jaxsink.errors import JaxsinkError
 
@@ -60,6 +61,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--runs", metavar="DIR", help="training runs, for the experiments on training")
     parser.add_argument("--seed", type=int, default=0, help="of the problems and all draws (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_reading_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -85,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
 
     enable_compilation_cache()
     mesh = choose_mesh(args.mesh)
-    subjects = [subject(name, mesh) for name in dict.fromkeys(args.model or DEFAULT_MODELS)]
+    reading = reading_options(args)
+    subjects = [subject(name, mesh, **reading) for name in dict.fromkeys(args.model or DEFAULT_MODELS)]
     study = Study(subjects, folder, problems, generations, args.rows, seed=args.seed, runs=runs)
     wanted = args.names or [short(module) for module in (ORDER if args.full else PAPER)]
     experiments = [import_module(f"jaxsink_experiments.{SHORT[name]}") for name in dict.fromkeys(wanted)]

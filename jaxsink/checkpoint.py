@@ -12,6 +12,7 @@ target and renamed at the end (see jaxsink.atomic), so a directory that exists i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -30,19 +31,31 @@ from jaxsink.writing import writer
 __all__ = ["MANIFEST", "Reader", "describe_foreign", "dtype_name", "load", "named_leaves", "save", "writer"]
 
 
-def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = None) -> Model:
+def load(
+    path: str | os.PathLike[str],
+    dtype: Any = None,
+    mesh: Mesh | None = None,
+    *,
+    mask_id: int | None = None,
+    ignore_settings: Iterable[str] = (),
+) -> Model:
     """A model from a converted checkpoint, from a Hugging Face directory with safetensors files, or a built-in one by name.
 
     dtype: a name such as "float32" or a JAX dtype; None = as stored; "int8" rounds the weights of the layers, and has all
     else in bfloat16 (see jaxsink.quantize). mesh: restore straight into its shards.
+    mask_id: the mask token of a diffusion model whose own files do not name it; an error if they name another.
+    ignore_settings: keys of config.json that jaxsink does not know, and that do not change the model.
     """
     path = resolve(path)
     dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
     if (path / MANIFEST).is_file():
-        return Reader(path).model(dtype, mesh)
+        reader = Reader(path)
+        if mask_id not in (None, reader.config.mask_id):
+            raise JaxsinkError(f"{path} has mask id {reader.config.mask_id}, not {mask_id}: leave mask_id out.")
+        return reader.model(dtype, mesh)
     if not path.exists():
         raise JaxsinkError(f"there is no checkpoint at {path}; give a converted one or a Hugging Face directory.")
-    return foreign_formats(path).load_directory(path, dtype, mesh)
+    return foreign_formats(path).load_directory(path, dtype, mesh, mask_id, ignore_settings)
 
 
 def foreign_formats(path: Path) -> Any:
@@ -53,9 +66,11 @@ def foreign_formats(path: Path) -> Any:
     return found[0].load()
 
 
-def describe_foreign(path: Path) -> tuple[ModelConfig, str, dict[str, Any]]:
+def describe_foreign(
+    path: Path, mask_id: int | None = None, ignore_settings: Iterable[str] = ()
+) -> tuple[ModelConfig, str, dict[str, Any]]:
     """(config, dtype, source) of a Hugging Face directory or a GGUF file, without reading its weights."""
-    return foreign_formats(path).describe_directory(path)
+    return foreign_formats(path).describe_directory(path, mask_id, ignore_settings)
 
 
 def save(

@@ -10,12 +10,21 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, TypedDict
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.version import __version__
 
 Commands = Any  # argparse's subparsers object, whose type has no public name
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Keyword arguments of `jaxsink.load`."""
+
+    mask_id: int
+    ignore_settings: list[str]
+
+
 BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
 
 
@@ -75,6 +84,7 @@ def add_inspect(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", metavar="PATH", help="checkpoint, or the name of a published model")
+    add_reading_options(parser)
     parser.add_argument("--json", action="store_true", help="print as JSON")
     parser.set_defaults(run=run_inspect)
 
@@ -82,7 +92,7 @@ def add_inspect(commands: Commands) -> None:
 def run_inspect(args: argparse.Namespace) -> int:
     from jaxsink.inspection import describe
 
-    facts = describe(args.path)
+    facts = describe(args.path, **reading_options(args))
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
@@ -94,6 +104,31 @@ def run_inspect(args: argparse.Namespace) -> int:
             table.add_row(f"[dim]{key}[/dim]", str(value))
         Console().print(table)
     return 0
+
+
+def add_reading_options(parser: argparse.ArgumentParser) -> None:
+    """What one may have to say about a Hugging Face directory or a GGUF file, beyond what its own files say."""
+    group = parser.add_argument_group("reading other formats")
+    group.add_argument(
+        "--ignore-setting",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a config key that jaxsink does not know, and that does not change the model; may be repeated",
+    )
+    group.add_argument(
+        "--mask-id", type=int, metavar="ID", help="the mask token of a diffusion model whose files do not name it"
+    )
+
+
+def reading_options(args: argparse.Namespace) -> ReadingOptions:
+    """Those that were given."""
+    options: ReadingOptions = {}
+    if args.mask_id is not None:
+        options["mask_id"] = args.mask_id
+    if args.ignore_setting:
+        options["ignore_settings"] = args.ignore_setting
+    return options
 
 
 def human_bytes(count: float) -> str:

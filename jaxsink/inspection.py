@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from jaxsink.checkpoint import describe_foreign
@@ -16,7 +17,7 @@ from jaxsink.storage import MANIFEST, Reader, named_leaves
 BYTES = {"float32": 4, "bfloat16": 2}
 
 
-def describe(path: str) -> dict[str, Any]:
+def describe(path: str, mask_id: int | None = None, ignore_settings: Iterable[str] = ()) -> dict[str, Any]:
     """{"config", "parameters", "dtype", "bytes", "source", "summary"}; the summary is for people."""
     place = resolve(path, weights=False)
     source: dict[str, Any] = {"kind": "published configuration, without weights"}
@@ -26,7 +27,7 @@ def describe(path: str) -> dict[str, Any]:
     elif path in PRESETS and not place.exists():
         config, dtype = PRESETS[path], None
     elif place.exists():
-        config, dtype, source = describe_foreign(place)
+        config, dtype, source = describe_foreign(place, mask_id, ignore_settings)
     else:
         raise JaxsinkError(f"there is no checkpoint at {path}, and no published model of that name is known.")
     parameters = sum(leaf.size for _, leaf in named_leaves(abstract(config))[0])
@@ -67,4 +68,6 @@ def summary(
         lines["experts"] = f"{config.experts.per_token} of {config.experts.count} per token"
     if config.mask_id is not None:
         lines["mask id"] = str(config.mask_id)
+    if source.get("notes"):
+        lines["notes"] = "\n".join(source["notes"])
     return lines

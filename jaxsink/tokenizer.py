@@ -24,7 +24,7 @@ _QWEN2_SPLIT = (
 )
 _NAMES = ("bos", "eos", "pad", "unk", "mask", "eot")
 # Tokens that play a part without being declared: LLaDA names its mask nowhere but in the vocabulary.
-_KNOWN = {"mask": ("<|mdm_mask|>", "<|mask|>", "<|MASK|>"), "eot": ("<|eot_id|>", "<|im_end|>", "<|role_end|>")}
+KNOWN_TOKENS = {"mask": ("<|mdm_mask|>", "<|mask|>", "<|MASK|>"), "eot": ("<|eot_id|>", "<|im_end|>", "<|role_end|>")}
 
 
 class Tokenizer:
@@ -37,6 +37,7 @@ class Tokenizer:
             the ids in config.json), which is what `check_special_ids` holds the model's config against.
         template: name of the chat template in `jaxsink.chat.TEMPLATES`, or None.
         source: where the files are, for messages.
+        brings_template: whether the files hold a chat template of their own, known or not.
     """
 
     def __init__(
@@ -46,24 +47,28 @@ class Tokenizer:
         declared: Mapping[str, int],
         template: str | None = None,
         source: str = "memory",
+        brings_template: bool = False,
     ) -> None:
         self.backend = backend
         self.special = dict(special)
         self.declared = dict(declared)
         self.template = template
         self.source = source
+        self.brings_template = brings_template
         self.size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
         self._added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
         self._byte_level = backend.decoder is not None and b"ByteLevel" in backend.decoder.__getstate__()
 
     @classmethod
     def load(cls, path: str | Path, family: str | None = None) -> Tokenizer:
-        """Read the tokenizer of a model directory, or of a converted checkpoint (its root or ``tokenizer/``).
+        """Read the tokenizer of a model directory, a converted checkpoint (its root or ``tokenizer/``) or a GGUF file.
 
         family: "llada", "mmada", "dream" … chooses the chat template; without it the family in jaxsink.json or
             config.json does.
         """
         root = resolve(path, weights=False)
+        if root.suffix == ".gguf" and root.is_file():
+            return cls._from_gguf(root, family)
         if not root.is_dir():
             raise JaxsinkError(f"{root} is not a directory; give the directory that holds tokenizer.json.")
         folder = _folder(root)
@@ -75,12 +80,37 @@ class Tokenizer:
         if family is None:
             family = str(files["config"].get("model_type") or "")
         backend = _backend(folder, files, family)
+        return cls._assemble(backend, files, family, _jinja(folder, files["tokenizer_config"]), str(folder))
+
+    @classmethod
+    def _from_gguf(cls, path: Path, family: str | None) -> Tokenizer:
+        """The converters, which are a plug-in, know how a GGUF file keeps its tokenizer."""
+        import tokenizers
+
+        from jaxsink.checkpoint import foreign_formats
+
+        texts = foreign_formats(path).tokenizer_files(path)
+        try:
+            backend = tokenizers.Tokenizer.from_str(texts["tokenizer.json"])
+        except Exception as error:  # the library raises bare Exceptions
+            raise JaxsinkError(f"the tokenizer in {path} cannot be used: {error}.") from error
+        config = json.loads(texts["tokenizer_config.json"])
+        files = {"tokenizer_config": config, "special_tokens_map": {}, "generation_config": {}, "config": {}}
+        return cls._assemble(backend, files, family, config.get("chat_template"), str(path))
+
+    @classmethod
+    def _assemble(
+        cls, backend: Any, files: Mapping[str, Mapping[str, Any]], family: str | None, jinja: str | None, source: str
+    ) -> Tokenizer:
         backend.no_truncation()  # some tokenizer.json files carry a training-time length limit or padding
         backend.no_padding()
         declared, special = _special(backend, files)
-        jinja = _jinja(folder, files["tokenizer_config"])
         template = chat_templates.recognise(lambda text: backend.token_to_id(text) is not None, jinja, family)
-        return cls(backend, special, declared, template, str(folder))
+        return cls(backend, special, declared, template, source, bool(jinja))
+
+    def known(self, name: str) -> int | None:
+        """The id of "mask" or "eot" by the token's text alone, which no file has to declare: <|mdm_mask|>, <|im_end|>."""
+        return _known(self.backend, name)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """Ids of a text. Special tokens spelled out in it are recognised; bos or eos are added only on request."""
@@ -246,7 +276,7 @@ def _special(backend: Any, files: Mapping[str, Mapping[str, Any]]) -> tuple[dict
         if found is not None:
             declared[name] = special[name] = found
             continue
-        ids = [backend.token_to_id(text) for text in _KNOWN.get(name, ())]
+        ids: list[Any] = [_known(backend, name)]
         for source in ("generation_config", "config"):
             value = files[source].get(f"{name}_token_id")
             ids.append(value[0] if isinstance(value, list) and value else value)
@@ -254,6 +284,11 @@ def _special(backend: Any, files: Mapping[str, Mapping[str, Any]]) -> tuple[dict
         if found is not None:
             special[name] = found
     return declared, special
+
+
+def _known(backend: Any, name: str) -> int | None:
+    ids = (backend.token_to_id(text) for text in KNOWN_TOKENS.get(name, ()))
+    return next((index for index in ids if index is not None), None)
 
 
 def _backend(folder: Path, files: Mapping[str, Mapping[str, Any]], family: str) -> Any:

@@ -170,11 +170,9 @@ def test_prompts_as_text_and_chats(chatty, monkeypatch):
     ],
 )
 def test_when_a_model_is_for_chats(tmp_path, names, brings, expected):
-    if brings:
-        (tmp_path / "chat_template.jinja").write_text("x")
     found = shared.Found(tmp_path, small("llada-8b-base"), tuple(names))
-    assert found.prefers_chat(SimpleNamespace(template="llada", source=str(tmp_path))) is expected  # type: ignore[arg-type]
-    assert not found.prefers_chat(SimpleNamespace(template=None, source=str(tmp_path)))  # type: ignore[arg-type]
+    assert found.prefers_chat(SimpleNamespace(template="llada", brings_template=brings)) is expected  # type: ignore[arg-type]
+    assert not found.prefers_chat(SimpleNamespace(template=None, brings_template=brings))  # type: ignore[arg-type]
 
 
 def test_names_come_from_the_path_the_hub_cache_and_the_source(chatty):
@@ -350,7 +348,7 @@ def test_broken_tokenizers_and_gguf_files(tmp_path):
     with pytest.raises(JaxsinkError, match=r"not a tokenizer that can be read.*, or give token ids with --ids\.$"):
         shared.Found(tmp_path, CONFIG, ()).tokenizer()
     (tmp_path / "model.gguf").write_text("")
-    with pytest.raises(JaxsinkError, match="its tokenizer is read by `jaxsink convert`"):
+    with pytest.raises(JaxsinkError, match=r"cannot be read as a GGUF file.*, or give token ids with --ids\.$"):
         shared.Found(tmp_path / "model.gguf", CONFIG, ()).tokenizer()
 
 

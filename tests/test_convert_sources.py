@@ -177,7 +177,7 @@ def test_a_setting_can_be_ignored_by_name(tmp_path: Path, capsys: Any) -> None:
         ("llama", {"num_key_value_heads": None}, {"kv_heads": 4}),
         ("llama", {"eos_token_id": [4, 5]}, {"eos_ids": (4, 5)}),
         ("llada", {"embedding_size": 60}, {"vocab": 60, "bos_id": None}),
-        ("llada", {"embedding_size": 126464}, {"vocab": 126464, "bos_id": 126080, "eot_id": 126348}),
+        ("llada", {"bos_token_id": 7, "eot_token_id": 8}, {"bos_id": 7, "eot_id": 8}),
         ("llada", {"mlp_hidden_size": None}, {"mlp_width": 96}),
         ("gpt2", {"n_inner": 40}, {"mlp_width": 40, "tied": True}),
     ],

@@ -19,6 +19,7 @@ from jaxsink_converters.gguf_file import read_gguf
 from test_broken_places import Edit, damage, edits
 
 import jaxsink
+from jaxsink.errors import JaxsinkError
 from jaxsink.storage import MANIFEST
 from jaxsink.tokenizer import Tokenizer
 
@@ -298,3 +299,38 @@ def test_random_damage(edits: list[Edit], sound: Path, capsys: Any) -> None:
         shutil.rmtree(target)
     else:
         assert_refused(result, target)
+
+
+def test_text_without_converting_first(tmp_path: Path, capsys: Any) -> None:
+    write_gguf(tmp_path / "model.gguf", sample())
+    converted(capsys, tmp_path / "model.gguf", tmp_path / "out")
+    ours, theirs = Tokenizer.load(tmp_path / "model.gguf"), Tokenizer.load(tmp_path / "out")
+    assert ours.encode("hello wörld") == theirs.encode("hello wörld")
+    assert (ours.special, ours.declared, ours.size) == (theirs.special, theirs.declared, theirs.size)
+    assert ours.brings_template and ours.source == str(tmp_path / "model.gguf")
+    results = [run(capsys, "generate", tmp_path / name, "hello", "--tokens", "4") for name in ("model.gguf", "out")]
+    assert results[0] == results[1] and results[0][0] == 0
+
+
+def test_tokenizers_that_cannot_be_read(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", sample(), tokenizer=False)
+    with pytest.raises(
+        JaxsinkError, match=r"the tokenizer in .*model\.gguf cannot be used: .* no tokenizer\.ggml\.model"
+    ):
+        Tokenizer.load(tmp_path / "model.gguf")
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    with pytest.raises(JaxsinkError, match=r"broken\.gguf cannot be read as a GGUF file"):
+        Tokenizer.load(tmp_path / "broken.gguf")
+    with pytest.raises(JaxsinkError, match=r"nowhere\.gguf is not a directory"):
+        Tokenizer.load(tmp_path / "nowhere.gguf")
+
+
+def test_end_of_turn(tmp_path: Path, monkeypatch: Any) -> None:
+    """By the file's own field, else by the token's name."""
+    monkeypatch.setattr(f"{__name__}.TOKENS", ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *TOKENS[3:]])
+    write_gguf(tmp_path / "model.gguf", sample())
+    assert jaxsink.load(tmp_path / "model.gguf").config.eot_id == 2
+    write = gguf.GGUFWriter.add_chat_template
+    monkeypatch.setattr(gguf.GGUFWriter, "add_chat_template", lambda w, text: (w.add_eot_token_id(5), write(w, text)))
+    write_gguf(tmp_path / "other.gguf", sample())
+    assert jaxsink.load(tmp_path / "other.gguf").config.eot_id == 5

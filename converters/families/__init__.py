@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,12 @@ from .qwen import DREAM, QWEN2, QWEN3, SDAR
 FAMILIES: tuple[Family, ...] = (LLADA, MMADA, LLADA_MOE, DREAM, SDAR, LLAMA, MISTRAL, QWEN2, QWEN3, GPT2)
 
 
+SUPPORTED = f"supported are {', '.join(family.name for family in FAMILIES)}"
+_KIND = re.compile(
+    r"(For[A-Z]\w*|LMHeadModel|ModelLM|PreTrainedModel|Model)$"
+)  # what follows the family in a class name
+
+
 def family_of(config: Mapping[str, Any], where: str) -> Family:
     """By `architectures`, because LLaDA and LLaDA-MoE have the same model_type."""
     named = config.get("architectures")
@@ -23,6 +30,24 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
         raise JaxsinkError(f"{where}: 'architectures' must name one model class, not {named!r}.")
     for family in FAMILIES:
         if named[0] in family.architectures:
+            check_auto_map(config.get("auto_map"), named[0], where)
             return family
-    known = ", ".join(name for family in FAMILIES for name in family.architectures)
-    raise JaxsinkError(f"{where}: the architecture {named[0]!r} is not supported; supported are {known}.")
+    raise JaxsinkError(f"{where}: the architecture {named[0]!r} is of a family that is not supported; {SUPPORTED}.")
+
+
+def check_auto_map(auto_map: Any, architecture: str, where: str) -> None:
+    """The code that a checkpoint brings along must be of the class that it claims to be, or of its bare model.
+
+    Some diffusion models call themselves Llama, whose weights they have, and are made bidirectional by their code.
+    """
+    if not isinstance(auto_map, dict | None):
+        raise JaxsinkError(f"{where}: 'auto_map' must be an object, not {auto_map!r}.")
+    for key, value in (auto_map or {}).items():
+        for code in value if isinstance(value, list) else [value]:
+            if not key.startswith("AutoModel") or not isinstance(code, str):
+                continue
+            if _KIND.sub("", code.rsplit(".", 1)[-1]) != _KIND.sub("", architecture):
+                raise JaxsinkError(
+                    f"{where}: 'architectures' says {architecture}, but 'auto_map' runs {code}, another model, of a "
+                    f"family that is not supported; {SUPPORTED}."
+                )

@@ -55,8 +55,9 @@ TABLE = {
 def configure_gpt2(settings: Settings) -> ModelConfig:
     settings.pin("scale_attn_weights", True)
     settings.pin("scale_attn_by_inverse_layer_idx", False)
+    settings.pin("n_special", 0)  # rows of the embedding beyond the vocabulary, in files of 2019
     settings.harmless(
-        "attn_pdrop", "embd_pdrop", "gradient_checkpointing", "n_ctx", "reorder_and_upcast_attn", "resid_pdrop",
+        "attn_pdrop", "embd_pdrop", "n_ctx", "predict_special_tokens", "reorder_and_upcast_attn", "resid_pdrop",
         "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     )  # fmt: skip
     settings.pin("activation_function", *ACTIVATIONS)
@@ -83,6 +84,7 @@ def configure_gpt2(settings: Settings) -> ModelConfig:
         eos_ids=settings.ids("eos_token_id"),
         bos_id=settings.id("bos_token_id"),
         pad_id=settings.id("pad_token_id"),
+        eot_id=settings.id("eot_token_id"),
     )
 
 

@@ -55,6 +55,7 @@ def common(settings: Settings, head_dim: int | None = None) -> dict[str, Any]:
         "eos_ids": settings.ids("eos_token_id"),
         "bos_id": settings.id("bos_token_id"),
         "pad_id": settings.id("pad_token_id"),
+        "eot_id": settings.id("eot_token_id"),
         **read_rope(settings),
     }
 

@@ -33,7 +33,9 @@ EXPERTS = {
     "layers.mlp.up.weight": "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight",
     "layers.mlp.down.weight": "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",
 }
-BOS, EOT = 126080, 126348  # not in the published config.json; true of every checkpoint with LLaDA's tokenizer
+# The published config.json of LLaDA and MMaDA names mask and eos, that of LLaDA-MoE only eos; the tokenizers name the rest.
+LLADA_IDS = {"mask": 126336, "eos": 126081, "bos": 126080, "eot": 126348}
+LLADA_MOE_IDS = {"mask": 156895, "eos": 156892}
 
 
 def _llada(settings: Settings) -> dict[str, Any]:
@@ -75,11 +77,11 @@ def _llada(settings: Settings) -> dict[str, Any]:
         "max_positions": settings.size("max_sequence_length", 4096),
         "skip_gaps": False,
         "tied": settings.take("weight_tying", bool, False),
-        "mask_id": settings.take("mask_token_id", int),
+        "mask_id": settings.id("mask_token_id"),
         "eos_ids": settings.ids("eos_token_id"),
         "pad_id": settings.id("pad_token_id"),
-        "bos_id": BOS if rows > EOT else None,
-        "eot_id": EOT if rows > EOT else None,
+        "bos_id": settings.id("bos_token_id"),
+        "eot_id": settings.id("eot_token_id"),
     }
 
 
@@ -89,7 +91,7 @@ def configure_llada(settings: Settings) -> ModelConfig:
 
 def configure_mmada(settings: Settings) -> ModelConfig:
     settings.harmless(
-        "codebook_size", "gradient_checkpointing", "new_vocab_size", "num_new_special_tokens", "num_vq_tokens",
+        "codebook_size", "new_vocab_size", "num_new_special_tokens", "num_vq_tokens",
         "pretrained_model_path", "tokenizer_path", "w_clip_vit",
     )  # fmt: skip
     return ModelConfig(family="mmada", text_vocab=settings.size("llm_vocab_size", None), **_llada(settings))
@@ -126,7 +128,7 @@ def configure_llada_moe(settings: Settings) -> ModelConfig:
         out_bias=bias,
         mlp_width=settings.size("expert_intermediate_size"),
         experts=Experts(settings.size("num_experts", most=MOST_LAYERS), settings.size("num_experts_per_tok")),
-        mask_id=settings.take("mask_token_id", int, 156895 if shared["vocab"] > 156895 else None),
+        mask_id=settings.id("mask_token_id"),
         **shared,
     )
 
@@ -137,6 +139,8 @@ LLADA = Family(
     configure=configure_llada,
     table=TABLE,
     tied_head="model.transformer.ff_out.weight",
+    is_diffusion=True,
+    published_ids=LLADA_IDS,
 )
 MMADA = Family(
     name="mmada",
@@ -144,6 +148,8 @@ MMADA = Family(
     configure=configure_mmada,
     table=TABLE,
     tied_head="model.transformer.ff_out.weight",
+    is_diffusion=True,
+    published_ids=LLADA_IDS,
 )
 LLADA_MOE = Family(
     name="llada_moe",
@@ -151,4 +157,6 @@ LLADA_MOE = Family(
     configure=configure_llada_moe,
     table=ATTENTION | EXPERTS,
     tied_head="lm_head.weight",
+    is_diffusion=True,
+    published_ids=LLADA_MOE_IDS,
 )

@@ -37,7 +37,7 @@ def configure_dream(settings: Settings) -> ModelConfig:
         family="dream",
         attention="bidirectional",
         shift_logits=True,
-        mask_id=settings.take("mask_token_id", int),
+        mask_id=settings.id("mask_token_id"),
         **_qwen2(settings),
     )
 
@@ -48,7 +48,7 @@ def configure_sdar(settings: Settings) -> ModelConfig:
         family="sdar",
         attention="block_causal",
         block_length=settings.size("block_size", 4),
-        mask_id=settings.take("mask_token_id", int, 151669),
+        mask_id=settings.id("mask_token_id"),
         **_qwen3(settings),
     )
 
@@ -78,6 +78,7 @@ DREAM = Family(
     table=DECODER,
     harmless_tensors=ROTARY_BUFFERS,
     tied_head="lm_head.weight",
+    is_diffusion=True,
 )
 SDAR = Family(
     name="sdar",
@@ -85,4 +86,6 @@ SDAR = Family(
     configure=configure_sdar,
     table=DECODER,
     tied_head="lm_head.weight",
+    is_diffusion=True,
+    published_ids={"mask": 151669, "eos": 151643},  # older files name no mask
 )

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxsink.cli import Commands, fail
+from jaxsink.cli import Commands, add_reading_options, fail, reading_options
 from jaxsink.cloud import local
 from jaxsink.commands.sampler_options import positive
 from jaxsink.errors import JaxsinkError
@@ -95,6 +95,7 @@ def add_parser(commands: Commands) -> None:
     )
     how.add_argument("--summary", action="store_true", help="only sum up what is there")
     how.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_reading_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -118,11 +119,11 @@ def run(args: argparse.Namespace) -> int:
     wanted = conditions(k, [name.strip() for name in args.select.split(",") if name.strip()], args.rank_on)
     enable_compilation_cache()
     devices, mesh = choose_place(args)
-    config = Found.at(args.model).config
+    config = Found.at(args.model, **reading_options(args)).config
     exam = choose_exam(args, config)
     exam = gold_exam(exam, config) if args.gold else exam
     dtype = args.dtype or ("float32" if args.model in NAMES else None)  # built-in ones are small
-    model = load(args.model, dtype=dtype, mesh=mesh)
+    model = load(args.model, dtype=dtype, mesh=mesh, **reading_options(args))
     rows = args.rows or ROWS
     job = Evaluation(model, exam, wanted, folder, args.seed, None if args.no_sinks else args.eps, rows, devices, shard)
     last_words = f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues."

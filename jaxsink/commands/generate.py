@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jaxsink.cli import Commands
+from jaxsink.cli import Commands, add_reading_options, reading_options
 from jaxsink.commands.sampler_options import add_sampler_options, make_sampler, positive
 from jaxsink.errors import JaxsinkError
 from jaxsink.version import __version__
@@ -77,6 +77,7 @@ def add_parser(commands: Commands) -> None:
     )
     running.add_argument("--backend", help="attention backend: naive, blocked or pallas (default: by device and size)")
     running.add_argument("--no-compile-cache", action="store_true", help="do not keep compiled programs on the disk")
+    add_reading_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -113,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     job = prepare(args)
     begin = time.perf_counter()
     with live.Waiting(console, f"loading {job.found.place.name}"):
-        model = load(job.found.place, args.dtype)
+        model = load(job.found.place, args.dtype, **reading_options(args))
     loading = time.perf_counter() - begin
     watched = live.is_watched(console) and not args.no_live
     gen, seconds = execute(job, model, args, console if watched else None)
@@ -138,7 +139,7 @@ def prepare(args: argparse.Namespace) -> Job:
     from jaxsink.commands.shared import Found, RecordFile, Shape
     from jaxsink.sampling.generate import prepare as check_ids
 
-    found = Found.at(args.model)
+    found = Found.at(args.model, **reading_options(args))
     config = found.config
     sampler = make_sampler(args, config)
     choose_backend(args.backend, 1, 1)

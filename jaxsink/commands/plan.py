@@ -6,9 +6,10 @@ import argparse
 import json
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxsink.cli import Commands
+from jaxsink.cli import Commands, add_reading_options, reading_options
 from jaxsink.commands.sampler_options import add_sampler_options, make_sampler, positive
 from jaxsink.errors import JaxsinkError
 
@@ -68,6 +69,7 @@ def add_parser(commands: Commands) -> None:
     how.add_argument("--no-search", action="store_true", help="do not look for the largest batch (faster)")
     how.add_argument("--price", metavar="X", type=float, help="dollars per chip and hour (default: list prices)")
     how.add_argument("--json", action="store_true", help="print as JSON")
+    add_reading_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -96,7 +98,7 @@ def make_job(args: argparse.Namespace) -> Job:
     from jaxsink.plan.job import Job
     from jaxsink.sinks.mask import MaskSinks
 
-    config = find_config(args.model)
+    config = find_config(args.model, **reading_options(args))
     job = Job(
         config, make_sampler(args, config), args.batch, args.prompt, every=args.every, dtype=args.dtype,
         backend=args.backend, unrolled=args.unrolled,
@@ -110,7 +112,7 @@ def make_job(args: argparse.Namespace) -> Job:
     return job.replace(record={name: WHAT[name][0](shape) for name in record_names("--record", args.record)})
 
 
-def find_config(model: str) -> ModelConfig:
+def find_config(model: str, mask_id: int | None = None, ignore_settings: Sequence[str] = ()) -> ModelConfig:
     """Of a published model by name, or of a checkpoint, whose weights are not read."""
     from jaxsink.commands.shared import Found
     from jaxsink.models import resolve
@@ -119,7 +121,7 @@ def find_config(model: str) -> ModelConfig:
     if model in PRESETS and not resolve(model).exists():
         return PRESETS[model]
     try:
-        return Found.at(model).config
+        return Found.at(model, mask_id, ignore_settings).config
     except JaxsinkError as error:
         if resolve(model).exists():
             raise

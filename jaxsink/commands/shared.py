@@ -124,13 +124,13 @@ class Found:
     names: tuple[str, ...]  # what it is called: its directory, and where it came from
 
     @classmethod
-    def at(cls, model: str) -> Found:
+    def at(cls, model: str, mask_id: int | None = None, ignore_settings: Sequence[str] = ()) -> Found:
         place = resolve(model)
         if (place / MANIFEST).is_file():
             reader = Reader(place)
             config, source = reader.config, reader.source
         elif place.exists():
-            config, _, source = describe_foreign(place)
+            config, _, source = describe_foreign(place, mask_id, ignore_settings)
         elif model in PRESETS:
             raise JaxsinkError(f"{model} is known, but its weights are not here; give their directory.")
         else:
@@ -139,8 +139,6 @@ class Found:
         return cls(place, config, tuple(dict.fromkeys(name for path in paths for name in model_names(path))))
 
     def tokenizer(self) -> Tokenizer:
-        if self.place.is_file():
-            raise JaxsinkError(f"{self.place}: its tokenizer is read by `jaxsink convert`; convert it, or give --ids.")
         try:
             return Tokenizer.load(self.place, self.config.family)
         except JaxsinkError as error:
@@ -151,20 +149,13 @@ class Found:
         words = {word for name in self.names for word in re.findall("[a-z]+", name.lower())}
         if tokenizer.template is None or "base" in words:
             return False
-        return bool(words & TALKS) or brings_template(Path(tokenizer.source))
+        return bool(words & TALKS) or tokenizer.brings_template
 
 
 def model_names(path: str) -> list[str]:
     """The last part of a path; a hub cache names the model further up (models--owner--name/snapshots/commit)."""
     parts = Path(path).parts
     return [part for part in parts[:-1] if part.startswith("models--")] + list(parts[-1:])
-
-
-def brings_template(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").is_file():
-        return True
-    settings = folder / "tokenizer_config.json"
-    return settings.is_file() and bool(json.loads(settings.read_text(encoding="utf-8")).get("chat_template"))
 
 
 def read_prompt(text: str) -> str:

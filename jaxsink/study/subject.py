@@ -89,12 +89,14 @@ def trained(run: Path, checkpoint: str | None = None) -> Subject:
     return Subject(name, model, task_tokenizer(), BUILTIN[base].sampler, chats=False, pad_to=PROMPT)
 
 
-def subject(name: str, mesh: Mesh | None = None) -> Subject:
+def subject(
+    name: str, mesh: Mesh | None = None, mask_id: int | None = None, ignore_settings: Sequence[str] = ()
+) -> Subject:
     """A built-in model by name, or any checkpoint by path (asked through its chat template), cut over a mesh."""
     if name in BUILTIN:
         model = load(name, dtype="float32").unrolled()
         return Subject(name, model, task_tokenizer(), BUILTIN[name].sampler, chats=False, pad_to=PROMPT)
-    model, tokenizer = load(name, mesh=mesh), Tokenizer.load(name)
+    model, tokenizer = load(name, mesh=mesh, mask_id=mask_id, ignore_settings=ignore_settings), Tokenizer.load(name)
     config = model.config
     if config.block_length is not None:
         sampler: Any = SDARSampler(256)
