@@ -46,7 +46,7 @@ def run(study: Study) -> Finding:
             f"{'layers ' + ', '.join(sinks) if sinks else 'no layer'}"
         )
     axes[0, 0].set(xlabel=f"layer in which {K} keys are hidden per head", ylim=(-0.02, 1.02))
-    axes[0, 0].set(ylabel="accuracy (share of problems solved)", title="solid: the top sinks; dotted: random keys")
+    axes[0, 0].set(ylabel="problems solved (share)", title="solid: the top sinks; dotted: random keys")
     plots.whole_ticks(axes[0, 0])
     plots.label_lines(axes[0, 0])
     return Finding(

@@ -24,7 +24,7 @@ def needs(study: Study) -> list[tuple[Subject, Measurement]]:
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(1, len(study.subjects), width=plots.PAGE, sharey=True)
+    figure, axes = plots.canvas(1, len(study.subjects), sharey=True)
     labels = [PLAIN, *(f"K = {k}" for k in (1, 5, 10, 20, 40)), f"all but {LEFT}"]
     lines, words = [], []
     for axis, subject in zip(axes[0], study.subjects, strict=True):
@@ -42,7 +42,7 @@ def run(study: Study) -> Finding:
         axis.set_xticks(range(len(labels)), [label.removeprefix("K = ") for label in labels], rotation=60)
         axis.set(title=subject.name, xlabel="keys hidden per head, K", ylim=(-0.02, 1.02))
         plots.label_lines(axis)
-    axes[0, 0].set_ylabel("accuracy (share of problems solved)")
+    axes[0, 0].set_ylabel("problems solved (share)")
     return Finding(
         NAME, TITLE, QUESTION, PAPER, f"First K that halves the accuracy: {'; '.join(words)}.", "new",
         [study.figure(NAME, figure)], [Table("All doses", COLUMNS, lines, NOTE)],

@@ -16,15 +16,15 @@ PAPER = "In LLaDA a handful of tokens receive far more attention than the rest, 
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(2, len(study.subjects), width=plots.PAGE, height=5.4)
+    figure, axes = plots.canvas(2, len(study.subjects), height=5.4)
     strong, words = [], []
     for line, subject in zip(axes.T, study.subjects, strict=True):
         gallery = study.gallery(subject)
         plot_received(gallery.generation, layer="mean", head="mean", ax=line[0]).set_title(
-            f"{subject.name}, mean of heads"
+            f"{subject.name}\nmean of all heads"
         )
         restless = plot_received(gallery.generation, rule=Threshold(study.eps), ax=line[1])
-        restless.set_title(f"{subject.name}, {restless.get_title(loc='left')}")
+        restless.set_title(f"{subject.name}\n{restless.get_title(loc='left')}, whose sink moves most")
         largest = np.where(gallery.real[:, None, :, None], gallery.scores, 0).max(axis=-1)
         per_prompt = np.array(
             [largest[gallery.counted[:, row], :, row].mean() for row in range(len(gallery.tokens))]

@@ -22,7 +22,7 @@ def slope(values: np.ndarray) -> np.ndarray:
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(1, len(study.subjects), width=plots.PAGE, height=2.1)
+    figure, axes = plots.canvas(1, len(study.subjects), height=2.2)
     rows, held = [], []
     for axis, subject in zip(axes[0], study.subjects, strict=True):
         gallery = study.gallery(subject)

@@ -33,13 +33,13 @@ def draw(axis: Any, gallery: Gallery) -> None:
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(1, len(study.subjects), width=plots.PAGE, height=2.7)
+    figure, axes = plots.canvas(1, len(study.subjects), height=2.9)
     rows, held = [], []
     for axis, subject in zip(axes[0], study.subjects, strict=True):
         gallery = study.gallery(subject)
         tracks = gallery.tracks
         draw(axis, gallery)
-        axis.set_title(f"{subject.name}, {axis.get_title(loc='left')}")
+        axis.set_title(f"{subject.name}\nmoves most: {axis.get_title(loc='left')}")
         seen = np.maximum(gallery.present.sum(axis=(0, 1, 3)), 1)
         first = bootstrap((gallery.present & (gallery.sink_place == 0)).sum(axis=(0, 1, 3)) / seen)
         jumps = bootstrap(tracks.jumps.sum(axis=(0, 2)) / seen)
@@ -50,7 +50,7 @@ def run(study: Study) -> Finding:
         held.append(
             jumps.low > 0.02 if subject.is_diffusion else first.low > 0.5 and kinds[KINDS.index("moving")] < 0.5
         )
-    plots.shared_legend(figure)
+    plots.shared_legend(figure, columns=5)
     columns = ["model", "on the first token", "low", "high", "jumps per step", "low", "high", *KINDS]
     words = "; ".join(f"{r[0]}: on the first token in {r[1]:.0%} of steps, {r[4]:.2f} jumps per step" for r in rows)
     return Finding(

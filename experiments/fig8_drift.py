@@ -35,7 +35,7 @@ def run(study: Study) -> Finding:
         else:
             row += ["", ""]
         rows.append([value if isinstance(value, str) else float(value) for value in row])
-    axes[0, 0].set(xlabel="step", ylabel="mean token position of the largest sinks")
+    axes[0, 0].set(xlabel="step", ylabel="largest sinks: mean token position")
     axes[0, 0].invert_yaxis()
     plots.whole_ticks(axes[0, 0])
     plots.label_lines(axes[0, 0])

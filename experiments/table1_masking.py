@@ -39,7 +39,7 @@ def draw(axis: Any, mine: list[list[Any]]) -> None:
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(1, len(study.subjects), width=plots.PAGE, sharey=True)
+    figure, axes = plots.canvas(1, len(study.subjects), sharey=True)
     lines, held, special = [], [], []
     for axis, subject in zip(axes[0], study.subjects, strict=True):
         right = study.right(subject, TABLE1)
@@ -52,7 +52,7 @@ def run(study: Study) -> Finding:
         held.append(kept > 1 - LITTLE if subject.is_diffusion else kept < 1 - MOST)
         if worse(right["K = 1, top"], right["K = 1, random"]):
             special.append(subject.name)
-    axes[0, 0].set_ylabel("accuracy (share of problems solved)")
+    axes[0, 0].set_ylabel("problems solved (share)")
     by_model = {subject.name: [line for line in lines if line[0] == subject.name] for subject in study.subjects}
     drops = ", ".join(
         f"{name} {percent(mine[0])} to {percent(next(line for line in mine if line[1] == 'K = 1, top'))}"

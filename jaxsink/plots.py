@@ -133,7 +133,7 @@ def plot_trajectory(
     axes.plot(canvas.steps, lines[:, *chosen], **({"marker": ".", "label": label, "zorder": 2.5} | style | options))
     axes.set_ylim(len(canvas.real) - 0.5, -0.5)
     axes.set_title(label, loc="left")
-    _finish(axes, canvas, f"{canvas.position_label} of the largest {found.what}", own)
+    _finish(axes, canvas, f"largest {found.what} ({canvas.position_label})", own)
     return axes
 
 
@@ -159,7 +159,7 @@ def plot_layers(
     settings = {"cmap": HEAT, "vmin": 0, "interpolation": "nearest", "aspect": "auto"} | options
     image = axes.imshow(picture, **settings)
     if colorbar:
-        axes.figure.colorbar(image, ax=axes, label=f"score of the largest {found.what} (column sum)")
+        axes.figure.colorbar(image, ax=axes, label=f"largest {found.what} (column sum)")
     axes.set(xlabel="head", ylabel="layer")
     for axis, labels in ((axes.xaxis, found.heads), (axes.yaxis, found.layers)):
         shown = np.arange(0, len(labels), -(-len(labels) // MOST_TICKS))
@@ -237,7 +237,7 @@ def _finish(ax: Axes, canvas: Canvas, label: str, own: bool) -> None:
     half = canvas.stride / 2
     ax.set(xlabel="step", xlim=(canvas.steps[0] - half, canvas.steps[-1] + half), ylabel=label)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if own and ax.get_legend_handles_labels()[0]:
         ax.figure.legend(loc="outside lower right", ncols=4, frameon=False, fontsize="small")
     if canvas.texts is None:

@@ -19,6 +19,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per colour, for prints without colours
 GUIDE = "0.45"  # grey of lines and words that explain
 COLUMN, PAGE = 3.5, 7.1  # inches: one column of a paper, and both
+NARROWEST = 2.3  # inches of one picture among several
 STYLE: dict[Any, Any] = {
     "figure.dpi": 120, "savefig.dpi": 240, "figure.constrained_layout.use": True, "font.size": 8, "lines.linewidth": 1.4,
     "lines.markersize": 4, "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
@@ -38,10 +39,11 @@ def styled() -> Any:
     return mpl.rc_context(STYLE)
 
 
-def canvas(rows: int = 1, columns: int = 1, width: float | None = None, height: float = 2.4, **options: Any) -> Any:
+def canvas(rows: int = 1, columns: int = 1, width: float | None = None, height: float = 2.6, **options: Any) -> Any:
     """(figure, axes [rows, columns]) in the style: a column wide for one picture, a page for several, unless told."""
+    usual = COLUMN if columns == 1 else max(PAGE, NARROWEST * columns)
     with styled():
-        figure = Figure(figsize=(width or (COLUMN if columns == 1 else PAGE), height))
+        figure = Figure(figsize=(width or usual, height))
         return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
@@ -58,7 +60,7 @@ def whole_ticks(axis: Axes, x: bool = True, y: bool = False) -> None:
     """Ticks at whole numbers only: of steps, layers, heads and positions there are no halves."""
     for wanted, side in ((x, axis.xaxis), (y, axis.yaxis)):
         if wanted:
-            side.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+            side.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
 def shared_legend(figure: Figure, columns: int = 4) -> None:
