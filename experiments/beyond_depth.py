@@ -28,7 +28,7 @@ def needs(study: Study) -> list[tuple[Subject, Measurement]]:
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(width=6)
+    figure, axes = plots.canvas()
     lines, words = [], []
     for number, subject in enumerate(study.subjects):
         plain, right = study.right(subject, TABLE1)[PLAIN], study.right(subject, by_layer(subject))
@@ -36,16 +36,19 @@ def run(study: Study) -> Finding:
         layers = range(subject.model.config.layers)
         top, random = ([right[f"K = {K}, {s}, layer {n}"] for n in layers] for s in ("top", "random"))
         colour = plots.COLOURS[number % len(plots.COLOURS)]
-        axes[0, 0].plot(list(layers), [x.mean() for x in top], marker="o", color=colour, label=subject.name)
-        axes[0, 0].plot(list(layers), [x.mean() for x in random], marker=".", ls=":", color=colour)
+        marker = plots.MARKERS[number % len(plots.MARKERS)]
+        axes[0, 0].plot(list(layers), [x.mean() for x in top], marker=marker, color=colour, label=subject.name)
+        axes[0, 0].plot(list(layers), [x.mean() for x in random], marker=marker, mfc="white", ls=":", color=colour)
         worst = min(layers, key=lambda n: top[n].mean())
         sinks = [str(n) for n in layers if worse(top[n], random[n])]
         words.append(
             f"{subject.name}: layer {worst} ({top[worst].mean():.0%}); sinks count for more than random keys in "
             f"{'layers ' + ', '.join(sinks) if sinks else 'no layer'}"
         )
-    axes[0, 0].set(xlabel="layer in which keys are hidden (dotted: random keys)", ylabel="accuracy", ylim=(-0.02, 1.02))
-    axes[0, 0].legend()
+    axes[0, 0].set(xlabel=f"layer in which {K} keys are hidden per head", ylim=(-0.02, 1.02))
+    axes[0, 0].set(ylabel="problems solved (share)", title="solid: the top sinks; dotted: random keys")
+    plots.whole_ticks(axes[0, 0])
+    plots.label_lines(axes[0, 0])
     return Finding(
         NAME, TITLE, QUESTION, PAPER, f"Most sensitive to losing its top {K}: {'; '.join(words)}.", "new",
         [study.figure(NAME, figure)], [Table("One layer at a time", COLUMNS, lines, NOTE)],

@@ -24,7 +24,7 @@ def needs(study: Study) -> list[tuple[Subject, Measurement]]:
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(1, len(study.subjects), width=3.4 * len(study.subjects), sharey=True)
+    figure, axes = plots.canvas(1, len(study.subjects), sharey=True)
     labels = [PLAIN, *(f"K = {k}" for k in (1, 5, 10, 20, 40)), f"all but {LEFT}"]
     lines, words = [], []
     for axis, subject in zip(axes[0], study.subjects, strict=True):
@@ -33,14 +33,16 @@ def run(study: Study) -> Finding:
         lines += rows(subject, right, plain)
         for select in SELECTIONS:
             curve = [plain, *(right[f"{label}, {select}"] for label in labels[1:])]
-            axis.plot(range(len(curve)), [value.mean() for value in curve], marker="o", label=select)
+            marker = plots.MARKERS[SELECTIONS.index(select)]
+            axis.plot(range(len(curve)), [value.mean() for value in curve], marker=marker, label=select)
             halved = next(
                 (at for at, value in zip(labels, curve, strict=True) if value.mean() < plain.mean() / 2), "never"
             )
             words.append(f"{subject.name} {select}: {halved}")
         axis.set_xticks(range(len(labels)), [label.removeprefix("K = ") for label in labels], rotation=60)
-        axis.set(title=subject.name, xlabel="K", ylabel="accuracy", ylim=(-0.02, 1.02))
-    axes[0, 0].legend(title="hidden")
+        axis.set(title=subject.name, xlabel="keys hidden per head, K", ylim=(-0.02, 1.02))
+        plots.label_lines(axis)
+    axes[0, 0].set_ylabel("problems solved (share)")
     return Finding(
         NAME, TITLE, QUESTION, PAPER, f"First K that halves the accuracy: {'; '.join(words)}.", "new",
         [study.figure(NAME, figure)], [Table("All doses", COLUMNS, lines, NOTE)],

@@ -51,7 +51,7 @@ def by_head(gallery: Gallery) -> np.ndarray:
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(width=7)
+    figure, axes = plots.canvas(width=plots.PAGE, height=2.2)
     rows, heads = [], {}
     bottom = np.zeros(len(study.subjects))
     shares = []
@@ -67,7 +67,8 @@ def run(study: Study) -> Finding:
         axes[0, 0].barh(names, height, left=bottom, label=kind)
         bottom = bottom + height
     axes[0, 0].set(xlabel="share of the largest sinks", xlim=(0, 1))
-    axes[0, 0].legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    axes[0, 0].invert_yaxis()
+    plots.shared_legend(figure, columns=3)
     pairs = []
     for at, one in enumerate(names):
         for other in names[at + 1 :]:

@@ -29,7 +29,7 @@ def needs(study: Study) -> list[tuple[Subject, Measurement]]:
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(1, 2, width=9)
+    figure, axes = plots.canvas(1, 2)
     rows, words = [], []
     for subject in study.subjects:
         mine = []
@@ -50,11 +50,10 @@ def run(study: Study) -> Finding:
         half = next(row[1] for row in mine if row[5] >= max(r[5] for r in mine) / 2)
         words.append(f"{subject.name} by step {half:,} of {steps[-1]:,}")
     if not rows:
-        plots.plt.close(figure)
         return Finding(NAME, TITLE, QUESTION, PAPER, HOW, "not tested")
-    for axis, label in zip(axes[0], ("sinks per head", "largest score of a head"), strict=True):
+    for axis, label in zip(axes[0], ("sinks per head", "largest score of a head (column sum)"), strict=True):
         axis.set(xlabel="training step", ylabel=label, xscale="log")
-    axes[0, 0].legend()
+        plots.label_lines(axis)
     columns = ["model", "step", "sinks per head", "low", "high", "largest score", "low", "high"]
     return Finding(
         NAME, TITLE, QUESTION, PAPER, f"The largest score is half its maximum: {'; '.join(words)}.", "new",

@@ -39,8 +39,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "study",
         help="the paper's study on one or several models, with controls and verdicts",
-        description="Run experiments and write results (JSON, CSV, npz), figures (SVG, PNG), a manifest and a page. A run "
-        "that was stopped, however, goes on where it stopped when the same command is given again.",
+        description="Run experiments and write results (JSON, CSV, npz), figures (SVG, PNG, PDF), a manifest and a page. A "
+        "run that was stopped, however, goes on where it stopped when the same command is given again.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

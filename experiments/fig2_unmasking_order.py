@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from jaxsink.stats import bootstrap
@@ -19,18 +21,28 @@ def rank_correlation(order: np.ndarray) -> float:
     return float(np.corrcoef(place, step)[0, 1])
 
 
+def draw(axis: Any, committed_at: np.ndarray, block: int | None) -> None:
+    """When each position is filled in; lines part the blocks of block decoding."""
+    length = len(committed_at)
+    axis.scatter(committed_at, np.arange(length), s=10)
+    for edge in range(block, length, block) if block else ():
+        axis.axhline(edge - 0.5, color=plots.GUIDE, lw=0.5, ls=":")
+    axis.set(xlabel="step", ylabel="position in the response (token)", ylim=(length - 0.5, -0.5))
+    plots.whole_ticks(axis, y=True)
+
+
 def run(study: Study) -> Finding:
     diffusion = [subject for subject in study.subjects if subject.is_diffusion]
     if not diffusion:
         return Finding(NAME, TITLE, QUESTION, PAPER, "No diffusion model was studied.", "not tested")
-    figure, axes = plots.canvas(1, len(diffusion), width=4 * len(diffusion), height=3.2)
+    figure, axes = plots.canvas(1, len(diffusion))
     words, held = [], []
     for axis, subject in zip(axes[0], diffusion, strict=True):
         gallery = study.gallery(subject)
         response = gallery.committed_at[:, gallery.prompt_length :]
-        axis.scatter(np.arange(response.shape[1]), response[0], s=12)
-        axis.set(title=subject.name, xlabel="place in the response", ylabel="step")
         block = getattr(subject.sampler, "block_length", None)
+        draw(axis, response[0], block)
+        axis.set_title(subject.name)
         found = bootstrap(np.array([rank_correlation(row) for row in response]))
         words.append(f"{subject.name} {found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]")
         if block is not None and block < response.shape[1]:

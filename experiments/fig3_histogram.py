@@ -13,7 +13,7 @@ PAPER = "Nearly all scores lie near zero; the tail reaches about 50."
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(width=6.5)
+    figure, axes = plots.canvas()
     rows, held = [], []
     for subject in study.subjects:
         gallery = study.gallery(subject)
@@ -24,7 +24,10 @@ def run(study: Study) -> Finding:
         share = float(np.sort(scores)[-len(scores) // 50 :].sum() / scores.sum())
         rows.append([subject.name, below, float(np.quantile(scores, 0.999)), float(scores.max()), share])
         held.append(below > 0.5 and scores.max() > 1 + study.eps)
-    axes[0, 0].set(xlabel="attention received (mean = 1)", ylabel="tokens x heads x steps")
+    axes[0, 0].axvline(1 + study.eps, color=plots.GUIDE, lw=0.8, ls=":", label=f"sinks: above {1 + study.eps:g}")
+    axes[0, 0].set(
+        xlabel="attention received (column sum; mean 1)", ylabel="number of tokens × heads × steps", xlim=(0, None)
+    )
     axes[0, 0].legend()
     columns = ["model", "share below the mean", "99.9 % quantile", "largest", "attention on the top 2 %"]
     tail = ", ".join(f"{row[0]} {row[3]:.0f}" for row in rows)

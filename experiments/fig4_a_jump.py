@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from matplotlib.patches import Rectangle
 
 import jaxsink
+from jaxsink.plots import COMMITTED, HEAT
 from jaxsink.study import Finding, Study, plots
 from jaxsink.study.finding import all_of
 
@@ -24,11 +28,32 @@ def largest_jump(position: np.ndarray, score: np.ndarray) -> tuple[int, int, int
     return int(step), int(layer), int(row), int(head)
 
 
+def draw(axis: Any, picture: np.ndarray, sink: int, other: int) -> Any:
+    """A map with its largest sink framed, and what both sinks of the jump receive in it written above them."""
+    image = axis.imshow(picture, cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
+    axis.add_patch(Rectangle((sink - 0.5, -0.5), 1, len(picture), fill=False, ec=COMMITTED, lw=0.9))
+    for key in (sink, other):
+        text = axis.annotate(
+            f"{picture[:, key].sum():.1f}", (key, -0.5), (0, 9), textcoords="offset points", ha="center", va="bottom",
+            annotation_clip=False, weight="bold" if key == sink else "normal",
+        )  # fmt: skip
+        text.set_color("black" if key == sink else plots.GUIDE)
+        axis.plot(key, -2, marker="v", ms=4, mfc="black" if key == sink else "white", mec="black", clip_on=False)
+    axis.set(xlabel="key (token position)", ylabel="query (token position)", ylim=(len(picture) - 0.5, -0.5))
+    return image
+
+
+def point_out(axis: Any, before: int, after: int) -> None:
+    """An arrow above the map, along the way of the sink."""
+    arrow = {"arrowstyle": "->", "lw": 0.9, "color": "black", "shrinkA": 4, "shrinkB": 4}
+    axis.annotate("", (after, -2), (before, -2), arrowprops=arrow, annotation_clip=False)
+
+
 def run(study: Study) -> Finding:
     diffusion = [subject for subject in study.subjects if subject.is_diffusion]
     if not diffusion:
         return Finding(NAME, TITLE, QUESTION, PAPER, "No diffusion model was studied.", "not tested")
-    figure, axes = plots.canvas(len(diffusion), 2, width=6.5, height=3.2 * len(diffusion))
+    figure, axes = plots.canvas(len(diffusion), 2, height=3.2 * len(diffusion))
     words, held = [], []
     for line, subject in zip(axes, diffusion, strict=True):
         gallery = study.gallery(subject)
@@ -39,14 +64,16 @@ def run(study: Study) -> Finding:
             continue
         step, layer, row, head = jump
         real = np.flatnonzero(gallery.mask[row])
-        for axis, at in zip(line, (step, step + 1), strict=True):
-            seen = gallery.canvas[at, row][None, real]
-            recorder = jaxsink.record.maps(layers=[layer], heads=[head])
-            picture = np.asarray(jaxsink.forward(subject.model, seen, record=recorder).record)[0, 0, 0]
-            axis.imshow(picture, cmap=plots.HEAT, vmin=0, vmax=1, interpolation="nearest")
-            axis.set(title=f"{subject.name}, layer {layer}, head {head}, step {at}", xlabel="key", ylabel="query")
         before, after = (
             int(gallery.place[row][gallery.tracks.position[at, layer, row, head]]) for at in (step, step + 1)
         )
+        for axis, at, sink, other in zip(line, (step, step + 1), (before, after), (after, before), strict=True):
+            seen = gallery.canvas[at, row][None, real]
+            recorder = jaxsink.record.maps(layers=[layer], heads=[head])
+            picture = np.asarray(jaxsink.forward(subject.model, seen, record=recorder).record)[0, 0, 0]
+            image = draw(axis, picture, sink, other)
+            axis.set_title(f"{subject.name}, layer {layer}, head {head}, step {at}", pad=24)
+        point_out(line[1], before, after)
+        figure.colorbar(image, ax=list(line), label="attention (probability)", shrink=0.8)
         words.append(f"{subject.name}: from {before} to {after} between steps {step} and {step + 1}")
     return Finding(NAME, TITLE, QUESTION, PAPER, "; ".join(words) + ".", all_of(*held), [study.figure(NAME, figure)])

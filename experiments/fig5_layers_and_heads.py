@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxsink.plots import plot_layers
+from jaxsink.sinks import Threshold
 from jaxsink.stats import bootstrap
 from jaxsink.study import Finding, Study, Table, plots
 from jaxsink.study.finding import all_of
@@ -20,16 +22,14 @@ def slope(values: np.ndarray) -> np.ndarray:
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(1, len(study.subjects), width=3.4 * len(study.subjects), height=3.2)
+    figure, axes = plots.canvas(1, len(study.subjects), height=2.2)
     rows, held = [], []
     for axis, subject in zip(axes[0], study.subjects, strict=True):
         gallery = study.gallery(subject)
         number = gallery.mean_over_steps(gallery.tracks.sink_count)  # [B,L,H]
         score = gallery.mean_over_steps(np.where(gallery.present, gallery.tracks.score, 0))
         strength = score / np.maximum(gallery.mean_over_steps(gallery.present), 1e-9)
-        image = axis.imshow(score.mean(axis=0), cmap=plots.HEAT, vmin=0, aspect="auto")
-        axis.set(title=subject.name, xlabel="head", ylabel="layer")
-        figure.colorbar(image, ax=axis, label="score of the largest sink")
+        plot_layers(gallery.generation, rule=Threshold(study.eps), ax=axis).set_title(subject.name)
         fewer, stronger = bootstrap(slope(number.mean(axis=-1))), bootstrap(slope(strength.mean(axis=-1)))
         for layer, (count, size) in enumerate(zip(number.mean(axis=(0, 2)), strength.mean(axis=(0, 2)), strict=True)):
             rows.append([subject.name, layer, float(count), float(size)])

@@ -18,7 +18,7 @@ def run(study: Study) -> Finding:
     diffusion = [subject for subject in study.subjects if subject.is_diffusion]
     if not diffusion:
         return Finding(NAME, TITLE, QUESTION, PAPER, "No diffusion model was studied.", "not tested")
-    figure, axes = plots.canvas(1, len(diffusion), width=4 * len(diffusion))
+    figure, axes = plots.canvas(1, len(diffusion), sharey=True)
     rows, held = [], []
     for axis, subject in zip(axes[0], diffusion, strict=True):
         gallery = study.gallery(subject)
@@ -34,10 +34,15 @@ def run(study: Study) -> Finding:
         )
         short = bootstrap(brief)
         lengths = tracks.steps_as_sink[tracks.births > 0] / tracks.births[tracks.births > 0]
-        axis.hist(lengths, bins=np.arange(1, len(gallery.scores) + 2), log=lengths.size > 0)
-        axis.set(title=subject.name, xlabel="steps that a sink stays", ylabel="tokens x heads")
+        axis.hist(lengths, bins=np.arange(1, len(gallery.scores) + 2) - 0.5, log=lengths.size > 0, rwidth=0.85)
+        axis.set(
+            title=subject.name, xlabel="length of a stay (steps; mean of each token)", ylabel="number of tokens × heads"
+        )
+        axis.set_xlim(0, len(gallery.scores) + 1)
+        plots.whole_ticks(axis)
         rows.append([subject.name, apart.estimate, apart.low, apart.high, short.estimate, short.low, short.high])
         held += [apart.low > 0.5, short.low > 0]
+    axes[0, 0].set_ylim(bottom=0.7)  # on a logarithmic axis, one is to be seen
     columns = ["model", "tops differ", "low", "high", "never longer than one step", "low", "high"]
     words = "; ".join(
         f"{r[0]}: tops differ in {r[1]:.0%} of cases, {r[4]:.0%} of sinks never last two steps" for r in rows

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from jaxsink.plots import plot_trajectory
+from jaxsink.sinks import Threshold
 from jaxsink.sinks.track import KINDS
 from jaxsink.stats import bootstrap
-from jaxsink.study import Finding, Study, Table, plots
+from jaxsink.study import Finding, Gallery, Study, Table, plots
 from jaxsink.study.finding import all_of
 
 NAME, TITLE = "fig7", "Where the largest sink is, step by step"
@@ -14,19 +18,28 @@ QUESTION = "Do sinks move in diffusion models, and stay on the first token in an
 PAPER = "Sinks move in LLaDA and Dream, hardly in MMaDA; an autoregressive model's stays on the first token."
 
 
+def draw(axis: Any, gallery: Gallery) -> None:
+    """Of the first generation: the head whose sink moves most, the one with the strongest sink, and all others."""
+    rule = Threshold(gallery.eps)
+    strength = gallery.tracks.score[:, :, 0].mean(axis=0)  # [L,H], 0 where there is no sink
+    layer, head = (int(index) for index in np.unravel_index(np.argmax(strength), strength.shape))
+    plot_trajectory(
+        gallery.generation, layer=layer, head=head, rule=rule, ax=axis, color=plots.COLOURS[1], lw=2.4, alpha=0.6,
+        marker="", label="strongest sink",
+    )  # fmt: skip
+    plot_trajectory(
+        gallery.generation, rule=rule, others=False, ax=axis, color=plots.COLOURS[0], marker="", label="moves most"
+    )
+
+
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(width=7)
+    figure, axes = plots.canvas(1, len(study.subjects), height=2.9)
     rows, held = [], []
-    for subject in study.subjects:
+    for axis, subject in zip(axes[0], study.subjects, strict=True):
         gallery = study.gallery(subject)
         tracks = gallery.tracks
-        strength = np.where(tracks.position[:, :, 0] >= 0, tracks.score[:, :, 0], 0).mean(
-            axis=0
-        )  # [L,H] of generation 0
-        layer, head = np.unravel_index(np.argmax(strength), strength.shape)
-        steps, shown = slice(gallery.taken[0]), (layer, 0, head)
-        line = np.where(gallery.present[steps, *shown], gallery.sink_place[steps, *shown], np.nan)
-        axes[0, 0].plot(line, marker=".", label=f"{subject.name} (layer {layer}, head {head})")
+        draw(axis, gallery)
+        axis.set_title(f"{subject.name}\nmoves most: {axis.get_title(loc='left')}")
         seen = np.maximum(gallery.present.sum(axis=(0, 1, 3)), 1)
         first = bootstrap((gallery.present & (gallery.sink_place == 0)).sum(axis=(0, 1, 3)) / seen)
         jumps = bootstrap(tracks.jumps.sum(axis=(0, 2)) / seen)
@@ -37,8 +50,7 @@ def run(study: Study) -> Finding:
         held.append(
             jumps.low > 0.02 if subject.is_diffusion else first.low > 0.5 and kinds[KINDS.index("moving")] < 0.5
         )
-    axes[0, 0].set(xlabel="step", ylabel="position of the largest sink")
-    axes[0, 0].legend()
+    plots.shared_legend(figure, columns=5)
     columns = ["model", "on the first token", "low", "high", "jumps per step", "low", "high", *KINDS]
     words = "; ".join(f"{r[0]}: on the first token in {r[1]:.0%} of steps, {r[4]:.2f} jumps per step" for r in rows)
     return Finding(

@@ -15,7 +15,7 @@ PAPER = "LLaDA's sinks drift right as blocks are denoised; Dream's start at the 
 
 
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(width=6.5)
+    figure, axes = plots.canvas()
     rows, held = [], []
     for subject in study.subjects:
         gallery = study.gallery(subject)
@@ -35,8 +35,10 @@ def run(study: Study) -> Finding:
         else:
             row += ["", ""]
         rows.append([value if isinstance(value, str) else float(value) for value in row])
-    axes[0, 0].set(xlabel="step", ylabel="mean position of the largest sinks")
-    axes[0, 0].legend()
+    axes[0, 0].set(xlabel="step", ylabel="largest sinks: mean token position")
+    axes[0, 0].invert_yaxis()
+    plots.whole_ticks(axes[0, 0])
+    plots.label_lines(axes[0, 0])
     columns = ["model", "drift per step", "low", "high", "distance to the leftmost mask", "to the rightmost mask"]
     words = "; ".join(f"{r[0]} {r[1]:+.2f} [{r[2]:+.2f}, {r[3]:+.2f}]" for r in rows)
     return Finding(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, SELECTIONS, TABLE1, percent, rows, worse
 
 from jaxsink.evals import paper
@@ -21,24 +24,35 @@ def needs(study: Study) -> list[tuple[Subject, Measurement]]:
     return [(subject, Scored.of(TABLE1)) for subject in study.subjects]
 
 
+def draw(axis: Any, mine: list[list[Any]]) -> None:
+    """Accuracy against K with intervals, a line for each choice of the keys; points stand apart where lines cross."""
+    for number, select in enumerate(SELECTIONS):
+        chosen = [mine[0], *(line for line in mine if line[1].endswith(select))]
+        bars = [[abs(line[2] - line[at]) for line in chosen] for at in (3, 4)]
+        x = np.array((0, *COUNTS)) + 0.15 * (number - 1)
+        colour, marker = plots.COLOURS[number], plots.MARKERS[number]
+        axis.errorbar(x, [line[2] for line in chosen], bars, fmt="none", ecolor=colour, elinewidth=0.8, capsize=1.5)
+        axis.plot(x, [line[2] for line in chosen], color=colour, marker=marker, label=select)
+    axis.set(xlabel="keys hidden per head, K", ylim=(-0.02, 1.02))
+    axis.set_xticks((0, *COUNTS))
+    plots.label_lines(axis)
+
+
 def run(study: Study) -> Finding:
-    figure, axes = plots.canvas(1, len(study.subjects), width=3.4 * len(study.subjects), sharey=True)
+    figure, axes = plots.canvas(1, len(study.subjects), sharey=True)
     lines, held, special = [], [], []
     for axis, subject in zip(axes[0], study.subjects, strict=True):
         right = study.right(subject, TABLE1)
         plain = right[PLAIN]
         mine = rows(subject, right, plain)
         lines += mine
-        for select in SELECTIONS:
-            chosen = [mine[0], *(line for line in mine if line[1].endswith(select))]
-            low, high = ([abs(line[2] - line[at]) for line in chosen] for at in (3, 4))
-            axis.errorbar((0, *COUNTS), [line[2] for line in chosen], (low, high), marker="o", capsize=2, label=select)
-        axis.set(title=subject.name, xlabel="K keys hidden per head", ylabel="accuracy", ylim=(-0.02, 1.02))
+        draw(axis, mine)
+        axis.set_title(subject.name)
         kept = right["K = 1, top"].mean() / max(plain.mean(), 1e-9)
         held.append(kept > 1 - LITTLE if subject.is_diffusion else kept < 1 - MOST)
         if worse(right["K = 1, top"], right["K = 1, random"]):
             special.append(subject.name)
-    axes[0, 0].legend(title="hidden")
+    axes[0, 0].set_ylabel("problems solved (share)")
     by_model = {subject.name: [line for line in lines if line[0] == subject.name] for subject in study.subjects}
     drops = ", ".join(
         f"{name} {percent(mine[0])} to {percent(next(line for line in mine if line[1] == 'K = 1, top'))}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxsink.version import __version__
 
 if TYPE_CHECKING:
-    from jaxsink import parallel, record, reduce, sinks, stats
+    from jaxsink import parallel, plots, record, reduce, sinks, stats
     from jaxsink.checkpoint import load, save
     from jaxsink.config import Experts, ModelConfig, RopeScaling
     from jaxsink.errors import JaxsinkError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "parallel": "jaxsink.parallel",
+    "plots": "jaxsink.plots",
     "record": "jaxsink.record",
     "reduce": "jaxsink.reduce",
     "sinks": "jaxsink.sinks",

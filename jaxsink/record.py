@@ -61,6 +61,17 @@ class Recorder:
     reductions: tuple[Callable[[Any, Tap], Any], ...] = ()
     columns: Literal["all", "by kind"] | None = None
 
+    @property
+    def name(self) -> str:
+        """What a record without a name of its own is called: "received" for `received()`."""
+        found = getattr(self.read, "__name__", type(self.read).__name__).strip("_").lower()
+        return found if found.isidentifier() else "value"
+
+    @property
+    def heads(self) -> tuple[int, ...] | None:
+        """The heads that are kept; None = all."""
+        return getattr(self.read, "heads", None)
+
     def at(self, layers: Sequence[int]) -> Recorder:
         """The same recorder for these layers only; the leading axis then has len(layers) entries, in that order."""
         return replace(self, layers=tuple(int(layer) for layer in layers))
@@ -153,7 +164,7 @@ def compile_record(record: Any, layers: int, heads: int) -> tuple[tuple[Recorder
         for layer in recorder.layers or ():
             if not 0 <= layer < layers:
                 raise JaxsinkError(f"record: layer {layer} is asked for, but the model has layers 0 to {layers - 1}.")
-        for head in getattr(recorder.read, "heads", None) or ():
+        for head in recorder.heads or ():
             if not 0 <= head < heads:
                 raise JaxsinkError(f"record: head {head} is asked for, but the model has heads 0 to {heads - 1}.")
         recorders.append(recorder)

@@ -19,6 +19,7 @@ from jaxsink.parallel.rows import check_devices, fill_up, place_rows
 from jaxsink.sampling import autoregressive, diffusion, noise
 from jaxsink.sampling import intervene as interventions
 from jaxsink.sampling.generation import Generation
+from jaxsink.sampling.leaves import Kept
 from jaxsink.sampling.records import make_plan
 from jaxsink.sampling.samplers import ARSampler, mask_count
 from jaxsink.sampling.spread import Dealt, OneProgram, copied
@@ -137,6 +138,7 @@ def generate(
         approximate=getattr(sampler, "cache", None),
         log_prob=first_rows(carry.log_prob) if is_ar else None,
         autoregressive=is_ar,
+        recorders=jax.tree.unflatten(plan.treedef, map(Kept.of, plan.recorders)),
     )
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+    from jaxsink.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,8 @@ class Generation:
     approximate: str | None = None  # "prefix" or "dual": passes ran on a part of the sequence only
     log_prob: Any = None  # f32[B,S] of the tokens that an autoregressive model wrote, 0 elsewhere
     autoregressive: bool = False
+    recorders: Any = None  # names, layers and heads of the record: a pytree of `leaves.Kept`
+    tokenizer: Tokenizer | None = None  # of the model, where it is known
 
     @property
     def response(self) -> Any:
@@ -45,3 +55,61 @@ class Generation:
     def recorded_of(self) -> Any:
         """i32[B]: how many of the recorded steps each row took, for `sinks.track`."""
         return (np.asarray(self.recorded_steps)[:, None] < np.asarray(self.steps)).sum(axis=0)
+
+    def to_dataframe(
+        self,
+        record: str | Sequence[str] | None = None,
+        *,
+        steps: int | Iterable[int] | None = None,
+        layers: int | Iterable[int] | None = None,
+        sequences: int | Iterable[int] | None = None,
+        heads: int | Iterable[int] | None = None,
+        max_rows: int = 10_000_000,
+    ) -> pd.DataFrame:
+        """The record as a tidy pandas table: one row per step, layer, sequence, head and position, a column per recorder.
+
+        record   names of recorders, where several with different axes were given ("split.masked" for parts)
+        steps, layers, sequences, heads   numbers to keep, as the model counts them; None = all
+        max_rows a table that would be larger is refused
+
+        Rows exist for real tokens (not for padding, nor for what an autoregressive model has not written yet) and for
+        the steps that a sequence took. `token_position` counts from the first real token; `text` needs a tokenizer.
+        """
+        from jaxsink.sampling.tidy import Selection, dataframe
+
+        return dataframe(self, record, Selection(steps, layers, sequences, heads), max_rows)
+
+    def to_xarray(
+        self,
+        record: str | Sequence[str] | None = None,
+        *,
+        steps: int | Iterable[int] | None = None,
+        layers: int | Iterable[int] | None = None,
+        sequences: int | Iterable[int] | None = None,
+        heads: int | Iterable[int] | None = None,
+    ) -> xr.Dataset:
+        """The record as an xarray Dataset with named axes; tokens, `committed_at` and `mask` are coordinates.
+
+        Arguments as for `to_dataframe`. Padding is kept: `mask` (sequence, position) tells real tokens.
+        """
+        from jaxsink.sampling.tidy import Selection, dataset
+
+        return dataset(self, record, Selection(steps, layers, sequences, heads))
+
+    def plot_received(self, **options: Any) -> Axes:
+        """Attention received per position and step; options as for `jaxsink.plots.plot_received`."""
+        from jaxsink.plots import plot_received
+
+        return plot_received(self, **options)
+
+    def plot_trajectory(self, **options: Any) -> Axes:
+        """Where the largest sink of a head is, step by step; options as for `jaxsink.plots.plot_trajectory`."""
+        from jaxsink.plots import plot_trajectory
+
+        return plot_trajectory(self, **options)
+
+    def plot_layers(self, **options: Any) -> Axes:
+        """How strong the largest sink is in each layer and head; options as for `jaxsink.plots.plot_layers`."""
+        from jaxsink.plots import plot_layers
+
+        return plot_layers(self, **options)

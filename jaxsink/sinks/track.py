@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from jax import Array, lax
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.rows import pmap_rows
 from jaxsink.sinks.rules import Rule, Threshold, with_mask
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NONE, STATIC, MOVING, FLICKERING = range(4)
 KINDS = ("none", "static", "moving", "flickering")
@@ -45,6 +48,18 @@ class Tracks(NamedTuple):
     temporal_variance: Array  # f32[...], of the centroid over steps
     spatial_variance: Array  # f32[...], over positions, of the mean score over steps
     kind: Array  # i32[...], NONE, STATIC, MOVING or FLICKERING, by the constants of this module
+
+    def plot_trajectory(self, **options: Any) -> Axes:
+        """Where the largest sink of a head is, step by step; options as for `jaxsink.plots.plot_trajectory`."""
+        from jaxsink.plots import plot_trajectory
+
+        return plot_trajectory(self, **options)
+
+    def plot_layers(self, **options: Any) -> Axes:
+        """How strong the largest sink is in each layer and head; options as for `jaxsink.plots.plot_layers`."""
+        from jaxsink.plots import plot_layers
+
+        return plot_layers(self, **options)
 
 
 PER_STEP = ("sinks", "sink_count", "position", "score", "absorbed", "centroid")

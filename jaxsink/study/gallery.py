@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxsink.sampling.generation import Generation
 from jaxsink.sinks import Threshold, Tracks, canvases, track
 
 
@@ -25,6 +26,14 @@ class Gallery:
     prompt_length: int
     mask_id: int | None
     eps: float
+
+    @cached_property
+    def generation(self) -> Generation:
+        """The same as a `Generation`, for the plots that every user has."""
+        return Generation(
+            self.tokens, self.committed_at, self.scores, self.mask, self.taken, self.prompt_length,
+            recorded_steps=np.arange(len(self.scores)), autoregressive=self.mask_id is None,
+        )  # fmt: skip
 
     @cached_property
     def tracks(self) -> Tracks:

@@ -3,7 +3,7 @@
     OUT/manifest.json          versions, settings, models and their hashes, machine
     OUT/pieces/MODEL/*.npz     generations with their statistics, and right or wrong per problem and condition
     OUT/experiments/*.json     findings; their tables also as CSV
-    OUT/figures/               SVG and PNG
+    OUT/figures/               SVG, PNG and PDF
     OUT/player/*.npz           generations for the report's player
 
 A piece's name holds a hash of all it depends on, so a run with other settings never finds the wrong one, and a killed run
