@@ -16,9 +16,9 @@ from made_study import ANSWER, EVIL, SVG, make_run, make_study
 
 from jaxsink.commands.report import add_parser
 from jaxsink.errors import JaxsinkError
-from jaxsink.report import page as page_module
-from jaxsink.report import read_study, render
-from jaxsink.report.runs import Packing, choose_packing, default_runs, encode, pack, read_run
+from jaxsink.reporting import page as page_module
+from jaxsink.reporting import read_study, render
+from jaxsink.reporting.runs import Packing, choose_packing, default_runs, encode, pack, read_run
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from browser import CHROMIUM, Browser
 from made_study import ANSWER, EVIL, QUESTION, make_study
 
-from jaxsink.report import read_study, render
-from jaxsink.report.runs import read_run
+from jaxsink.reporting import read_study, render
+from jaxsink.reporting.runs import read_run
 
 
 @pytest.fixture(scope="module")

@@ -43,8 +43,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxsink.atomic import new_file
-    from jaxsink.report import draw_gif, read_study, write_page
-    from jaxsink.report.runs import choose_run, default_runs
+    from jaxsink.reporting import draw_gif, read_study, write_page
+    from jaxsink.reporting.runs import choose_run, default_runs
 
     page = Path(args.study) / "report.html" if args.out is None else check_name(args.out, (".html", ".htm"))
     gif = None if args.gif is None else check_name(args.gif, (".gif",))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.report.runs import Run
+from jaxsink.reporting.runs import Run
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont

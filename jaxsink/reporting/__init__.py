@@ -3,8 +3,8 @@
 `read_study` checks a study directory, `write_page` makes the page, `draw_gif` the animation.
 """
 
-from jaxsink.report.gif import draw_gif
-from jaxsink.report.page import render, write_page
-from jaxsink.report.study import Experiment, Study, Table, read_study
+from jaxsink.reporting.gif import draw_gif
+from jaxsink.reporting.page import render, write_page
+from jaxsink.reporting.study import Experiment, Study, Table, read_study
 
 __all__ = ["Experiment", "Study", "Table", "draw_gif", "read_study", "render", "write_page"]

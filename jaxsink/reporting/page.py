@@ -13,8 +13,8 @@ from typing import Any
 
 from jaxsink.atomic import new_file
 from jaxsink.errors import JaxsinkError
-from jaxsink.report.runs import Packing, Run, choose_packing, default_runs, pack
-from jaxsink.report.study import VERDICTS, Experiment, Study, Table
+from jaxsink.reporting.runs import Packing, Run, choose_packing, default_runs, pack
+from jaxsink.reporting.study import VERDICTS, Experiment, Study, Table
 from jaxsink.version import __version__
 
 LIMIT = 15_000_000  # bytes of a page; one that is larger opens slowly
@@ -82,7 +82,7 @@ def page_fields(study: Study, packing: Packing, show: list[Run]) -> dict[str, st
 
 
 def asset(name: str) -> str:
-    return (files("jaxsink.report") / name).read_text(encoding="utf-8")
+    return (files("jaxsink.reporting") / name).read_text(encoding="utf-8")
 
 
 def embed(data: Any) -> str:
