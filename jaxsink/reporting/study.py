@@ -44,6 +44,7 @@ class Study:
     manifest: dict[str, Any]
     experiments: list[Experiment]
     runs: list[Run]
+    title: str = "Attention sinks: the study"
 
     @property
     def eps(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import matplotlib.pyplot as plt
 from cycler import cycler
 
 from jaxsink.atomic import new_file
+from jaxsink.study.values import figure_values
 
 mpl.use("Agg")
 
@@ -34,10 +36,12 @@ def canvas(rows: int = 1, columns: int = 1, width: float = 7.0, height: float = 
 
 
 def save(figure: Any, folder: Path, name: str) -> str:
-    """`NAME.svg` and `NAME.png`, without dates or versions, so that equal results give equal files."""
+    """`NAME.svg` and `NAME.png`, without dates or versions, so that equal results give equal files; values as `NAME.json`."""
     with styled():
         for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
             with new_file(folder / f"{name}.{kind}") as partial:
                 figure.savefig(partial, format=kind, metadata=metadata)
+        with new_file(folder / f"{name}.json") as partial:
+            partial.write_text(json.dumps(figure_values(figure), separators=(",", ":")) + "\n", encoding="utf-8")
     plt.close(figure)
     return f"{name}.svg"
