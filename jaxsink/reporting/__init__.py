@@ -1,6 +1,7 @@
-"""The report of a study: one HTML file that opens from disk, with a player of generations, and a GIF for slides.
+"""Reports: one HTML file that opens from disk, with a player of generations, and a GIF for slides.
 
-`read_study` checks a study directory, `write_page` makes the page, `draw_gif` the animation.
+`read_study` checks a study directory, `write_page` makes the page, `draw_gif` the animation; `jaxsink.report` (in `own`)
+makes the page of one's own runs.
 """
 
 from jaxsink.reporting.gif import draw_gif

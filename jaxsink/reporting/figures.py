@@ -12,8 +12,10 @@ from xml.etree import ElementTree
 from jaxsink.errors import JaxsinkError
 
 LARGE = 400_000  # bytes of a drawing; beyond it the bitmap is shown, if it is smaller
-TAGS = {"svg", "g", "defs", "path", "use", "image", "clipPath", "rect", "line", "polyline", "polygon", "circle", "ellipse",
-        "text", "tspan", "title", "desc", "linearGradient", "radialGradient", "stop", "pattern", "mask", "marker"}  # fmt: skip
+TAGS = {
+    "svg", "g", "defs", "path", "use", "image", "clipPath", "rect", "line", "polyline", "polygon", "circle", "ellipse",
+    "text", "tspan", "title", "desc", "linearGradient", "radialGradient", "stop", "pattern", "mask", "marker",
+}  # fmt: skip
 INK, PAPER = "#000000", "#ffffff"  # matplotlib's
 NAME = re.compile(r"url\(\s*#([^)]*)\)")
 
@@ -28,15 +30,15 @@ def source(figure: Path) -> bytes:
 
 def figure_html(figure: Path, title: str) -> str:
     data, alt = source(figure), escape(f"{title} ({figure.stem})")
-    if data.startswith(b"\x89PNG"):
+    is_bitmap = data.startswith(b"\x89PNG")
+    if is_bitmap:
         drawn = f'<img alt="{alt}" src="data:image/png;base64,{base64.b64encode(data).decode("ascii")}">'
-        return f'<figure class="bitmap"><button type="button" class="zoom" aria-label="Enlarge: {alt}">{drawn}</button></figure>'
-    values = read_values(figure)
+    else:
+        drawn = inline_svg(data, figure, alt)
+    values = "" if is_bitmap else read_values(figure)
     held = f'<script type="application/json" class="values">{values}</script>' if values else ""
-    return (
-        f'<figure><button type="button" class="zoom" aria-label="Enlarge: {alt}">{inline_svg(data, figure, alt)}</button>'
-        f"{held}</figure>"
-    )
+    button = f'<button type="button" class="zoom" aria-label="Enlarge: {alt}">{drawn}</button>'
+    return f"<figure{' class=bitmap' if is_bitmap else ''}>{button}{held}</figure>"
 
 
 def read_values(figure: Path) -> str:

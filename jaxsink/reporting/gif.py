@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from jaxsink.reporting.view import View
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont
 
-    Font = ImageFont.FreeTypeFont
+    Font: TypeAlias = ImageFont.FreeTypeFont
 
 WIDTH, HEIGHT, EDGE = 1280, 720, 36  # 16:9
 TITLE, TEXT_TOP, MAP_TOP, MAP_BOTTOM, AXIS = 26, 92, 420, 668, 68

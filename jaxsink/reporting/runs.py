@@ -72,7 +72,7 @@ def read_run(file: Path) -> Run:
     for key, array in parts.items():
         if array.shape != shape or array.dtype.kind != "f":
             raise JaxsinkError(f"{file}: {key} must be floats {list(shape)}, not {array.dtype} {list(array.shape)}.")
-        parts[key] = clean(array)
+        parts[key] = to_half(array)
     for key, size in (("committed_at", shape[3]), ("tokens", shape[3]), ("steps", shape[0])):
         if data[key].shape != (size,):
             raise JaxsinkError(f"{file}: {key} must have length {size}, not shape {list(data[key].shape)}.")
@@ -91,10 +91,11 @@ def read_run(file: Path) -> Run:
     )
 
 
-def clean(array: np.ndarray) -> np.ndarray:
-    """float16 without NaN (a token that is not there yet receives nothing), infinities or negative zeros."""
-    top = float(np.finfo(np.float16).max)
-    return np.clip(np.nan_to_num(array.astype(np.float32), nan=0.0, posinf=top), 0.0, top).astype(np.float16)
+def to_half(array: np.ndarray) -> np.ndarray:
+    """float16 without NaN (a token that is not there yet receives nothing) and infinities; only 0 becomes 0."""
+    kind = np.finfo(np.float16)
+    values = np.clip(np.nan_to_num(array.astype(np.float32), nan=0.0, posinf=float(kind.max)), 0.0, float(kind.max))
+    return np.where(values > 0, np.maximum(values, float(kind.smallest_subnormal)), 0.0).astype(np.float16)
 
 
 @dataclass(frozen=True)

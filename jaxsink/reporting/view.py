@@ -36,14 +36,17 @@ class View:
 
 def movement(run: Run, eps: float) -> tuple[np.ndarray, np.ndarray]:
     """(jumps, distance), int[L, H] each: how often and how far the largest sink of a head moves from step to step."""
-    scores, there = run.parts["scores"].astype(np.float32), run.exists()[:, None, None]
-    scores = np.where(there, scores, 0.0)
+    there = run.exists()[:, None]
     others = np.maximum(there.sum(-1, keepdims=True) - 1, 1)
-    sinks = there & (scores - (scores.sum(-1, keepdims=True) - scores) / others > eps)
-    position = np.where(sinks.any(-1), np.where(sinks, scores, -1.0).argmax(-1), -1)
-    both = (position[1:] >= 0) & (position[:-1] >= 0)
-    way = np.where(both, abs(np.diff(position, axis=0)), 0)
-    return (way > 0).sum(0), way.sum(0)
+    ways = []
+    for layer in range(run.parts["scores"].shape[1]):  # one at a time: a long run of a large model is many gigabytes
+        scores = np.where(there, run.parts["scores"][:, layer].astype(np.float32), 0.0)
+        sinks = there & (scores - (scores.sum(-1, keepdims=True) - scores) / others > eps)
+        position = np.where(sinks.any(-1), np.where(sinks, scores, -1.0).argmax(-1), -1)
+        both = (position[1:] >= 0) & (position[:-1] >= 0)
+        ways.append(np.where(both, abs(np.diff(position, axis=0)), 0))
+    way = np.stack(ways)  # [L, T-1, H]
+    return (way > 0).sum(1), way.sum(1)
 
 
 def most_moving(run: Run, eps: float) -> tuple[int, int, int]:

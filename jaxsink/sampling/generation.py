@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from jaxsink.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,12 @@ class Generation:
     def response(self) -> Any:
         """i32[B,gen]: the generated part."""
         return self.tokens[:, self.prompt_length :]
+
+    def show(self, tokenizer: Tokenizer | None = None) -> None:
+        """The player page (see `jaxsink.report`): in a notebook in place, else in the browser; its path is printed."""
+        from jaxsink.reporting.own import show
+
+        show(self, tokenizer)
 
     def canvas(self, step: int, mask_id: int) -> Any:
         """i32[B,S]: what the model saw at the given step."""

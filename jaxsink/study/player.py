@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxsink.atomic import new_file
+from jaxsink.reporting.runs import to_half
 from jaxsink.sinks import MaskSinks
 from jaxsink.study.gallery import Gallery
 from jaxsink.study.measure import Recorded, Study
@@ -34,7 +35,7 @@ def export(study: Study) -> list[str]:
             name = f"{subject.name}-{row + 1}{'-hidden' if spec.hide else ''}.npz"
             arrays = one_generation(subject, gallery, row) | {"condition": np.array(condition)}
             with new_file(study.folder / "player" / name) as partial, partial.open("wb") as file:
-                np.savez_compressed(file, **arrays)
+                np.savez_compressed(file, allow_pickle=False, **arrays)
             names.append(name)
     return names
 
@@ -49,7 +50,7 @@ def one_generation(subject: Subject, gallery: Gallery, row: int) -> dict[str, An
     real, taken = np.flatnonzero(there), int(gallery.taken[row])
 
     def cut(scores: np.ndarray) -> np.ndarray:
-        return scores[:taken, :, row][..., real].astype(np.float16)
+        return to_half(scores[:taken, :, row][..., real])
 
     arrays: dict[str, Any] = {
         "scores": cut(gallery.scores),

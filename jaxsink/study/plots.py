@@ -36,7 +36,7 @@ def canvas(rows: int = 1, columns: int = 1, width: float = 7.0, height: float = 
 
 
 def save(figure: Any, folder: Path, name: str) -> str:
-    """`NAME.svg` and `NAME.png`, without dates or versions, so that equal results give equal files; values as `NAME.json`."""
+    """`NAME.svg`, `NAME.png` and their values as `NAME.json`, without dates or versions: equal results give equal files."""
     with styled():
         for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
             with new_file(folder / f"{name}.{kind}") as partial:
