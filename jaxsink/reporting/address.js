@@ -5,8 +5,8 @@ function writeAddress(player) {
   player.used.forEach((pane, index) => {
     const { run, layer, head } = pane.place, end = index ? "2" : "";
     words.set(index ? "beside" : "run", run.name);
-    words.set(`layer${end}`, layer < 0 ? "average" : layer);
-    words.set(`head${end}`, head < 0 ? "average" : head);
+    words.set(`layer${end}`, layer < 0 ? "mean" : layer);
+    words.set(`head${end}`, head < 0 ? "mean" : head);
   });
   words.set("step", player.step);
   try { history.replaceState(null, "", `#${words}`); } catch { /* a frame without an address, as in a notebook */ }
@@ -16,7 +16,7 @@ function writeAddress(player) {
 function readAddress(player) {
   const words = new URLSearchParams(location.hash.slice(1)), named = (key) => runs.find((run) => run.name === words.get(key));
   if (!named("run")) return false;
-  const number = (key, otherwise) => (/^\d+$/.test(words.get(key) ?? "") ? +words.get(key) : words.get(key) === "average" ? -1 : otherwise);
+  const number = (key, otherwise) => (/^\d+$/.test(words.get(key) ?? "") ? +words.get(key) : words.get(key) === "mean" ? -1 : otherwise);
   ["run", "beside"].forEach((key, index) => {
     const run = named(key), end = index ? "2" : "";
     if (run) player.panes[index].open(run, number(`layer${end}`, run.moving[0]), number(`head${end}`, run.moving[1]));

@@ -93,7 +93,7 @@ def asset(name: str) -> str:
 def subtitle(study: Study) -> list[str]:
     models, made = study.manifest.get("models"), study.manifest.get("created")
     names = ", ".join(models) if isinstance(models, dict | list) else ""
-    parts = [names, f"jaxsink {study.manifest.get('jaxsink', '')}".strip(), str(made)[:10] if made else ""]
+    parts = [names, f"jaxsink {study.manifest.get('jaxsink', __version__)}", str(made)[:10] if made else ""]
     return [escape(part) for part in parts if part]
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Polygon, Rectangle
 
 DIGITS = 4  # significant ones that a reader sees
 CELLS = 20_000  # of an image; the values of a larger one would make the page heavy
-CAPS = ("|", "_", "None", "")
+CAPS = ("|", "_", 2, 3, "None", "")  # markers; 2 and 3 are matplotlib's caps
 
 
 def figure_values(figure: Figure) -> list[dict[str, Any]]:
@@ -45,14 +46,19 @@ def is_number(text: str) -> bool:
 
 
 def lines(axes: Axes) -> list[dict[str, Any]]:
-    """Lines in data coordinates, without the caps of error bars."""
+    """Lines in data coordinates, without the caps of error bars; outlines of histograms."""
+    labels = {id(part.lines[0]): name(part) for part in axes.containers if isinstance(part, ErrorbarContainer)}
     found = []
     for line in axes.lines:
         unseen = line.get_linestyle() in ("None", "") and line.get_marker() in CAPS
         if line.get_transform() != axes.transData or unseen or not line.get_visible():
             continue
         x, y = (np.asarray(part, float) for part in line.get_data())
-        found.append({"label": name(line), "x": numbers(x), "y": numbers(y)})
+        found.append({"label": name(line) or labels.get(id(line), ""), "x": numbers(x), "y": numbers(y)})
+    for outline in axes.patches:
+        if isinstance(outline, Polygon):
+            x, y = np.asarray(outline.get_xy(), float).T
+            found.append({"label": name(outline), "x": numbers(x), "y": numbers(y)})
     return found
 
 
