@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         raise JaxsinkError(f"--runs: {runs} is not a directory; give the one that holds the training runs.")
 
     from jaxsink.commands.shared import enable_compilation_cache
-    from jaxsink.report import read_study, write_page
+    from jaxsink.reporting import read_study, write_page
     from jaxsink.study import Study, subject
     from jaxsink.study.run import conduct
 

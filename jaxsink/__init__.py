@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jaxsink.errors import JaxsinkError
     from jaxsink.model import Model, Output, abstract, forward, init
     from jaxsink.presets import PRESETS, preset
+    from jaxsink.reporting.own import report
     from jaxsink.sampling.generate import generate
     from jaxsink.sampling.generation import Generation
     from jaxsink.sampling.intervene import DropPositions
@@ -41,6 +42,7 @@ _HOME = {
     "init": "jaxsink.model",
     "PRESETS": "jaxsink.presets",
     "preset": "jaxsink.presets",
+    "report": "jaxsink.reporting.own",
     "Generation": "jaxsink.sampling.generation",
     "generate": "jaxsink.sampling.generate",
     "DropPositions": "jaxsink.sampling.intervene",

@@ -229,8 +229,9 @@ def test_record_holds_what_the_library_records(tmp_path, monkeypatch, model, sam
         arrays = dict(file)
     settings = json.loads(str(arrays.pop("settings")))
     assert settings["prompt_ids"] == [5, 17, 31] and settings["approximate"] is None and settings["seed"] == 0
-    for name in ("tokens", "committed_at", "mask", "recorded_steps"):
+    for name in shared.GENERATION:
         np.testing.assert_array_equal(arrays.pop(name), np.asarray(getattr(expected, name)))
+    assert arrays.pop("token_texts").shape == expected.tokens.shape
     flat, _ = jax.tree_util.tree_flatten_with_path(expected.record)
     flat = {".".join(key.key for key in keys): np.asarray(leaf) for keys, leaf in flat}
     assert set(arrays) == set(flat) > {"received", "top.score", "top.position", "by_query.masked"}

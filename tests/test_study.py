@@ -19,8 +19,8 @@ from jaxsink.cli import main
 from jaxsink.data.batches import PROMPT
 from jaxsink.data.vocabulary import tokenizer
 from jaxsink.errors import JaxsinkError
-from jaxsink.report import read_study, write_page
-from jaxsink.report.study import VERDICTS
+from jaxsink.reporting import read_study, write_page
+from jaxsink.reporting.study import VERDICTS
 from jaxsink.sinks import MaskSinks
 from jaxsink.study import Gallery, Recorded, Scored, Study, Subject, measure
 from jaxsink.study.player import one_generation

@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     result = describe(job, model, gen, args)
     result["seconds"] = {"load": loading, **seconds}
     if job.record is not None:
-        job.record.write(gen, result)
+        job.record.write(gen, result, job.tokenizer)
     if args.json:
         print(json.dumps(result))
     else:

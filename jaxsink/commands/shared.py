@@ -218,6 +218,9 @@ def record_names(option: str, text: str) -> list[str]:
     return names
 
 
+GENERATION = ("tokens", "committed_at", "mask", "recorded_steps", "steps", "prompt_length", "autoregressive")
+
+
 @dataclass(frozen=True)
 class RecordFile:
     """A record that is to be written: where, of what, and how large it will be."""
@@ -254,9 +257,12 @@ class RecordFile:
         """Steps between moves to the host, so that the device holds about `budget` bytes of records."""
         return self.every * max(1, budget // max(1, self.step_bytes))
 
-    def write(self, gen: Any, settings: dict[str, Any]) -> None:
-        """The arrays by name, tokens, committed_at, mask, recorded_steps, and the settings as a JSON string."""
-        arrays = {name: np.asarray(getattr(gen, name)) for name in ("tokens", "committed_at", "mask", "recorded_steps")}
+    def write(self, gen: Any, settings: dict[str, Any], tokenizer: Tokenizer | None) -> None:
+        """The arrays by name, what `jaxsink report` needs to know of the generation, and the settings as a JSON string."""
+        from jaxsink.reporting.generations import token_texts
+
+        arrays = {name: np.asarray(getattr(gen, name)) for name in GENERATION}
+        arrays["token_texts"] = np.array([token_texts(tokenizer, row) for row in arrays["tokens"]])
         for path, leaf in jax.tree_util.tree_flatten_with_path(gen.record)[0]:
             arrays[".".join(str(key.key) for key in path)] = np.asarray(leaf)
         arrays["settings"] = np.array(json.dumps(settings))

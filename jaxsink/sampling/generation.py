@@ -38,6 +38,12 @@ class Generation:
         """i32[B,gen]: the generated part."""
         return self.tokens[:, self.prompt_length :]
 
+    def show(self, tokenizer: Tokenizer | None = None) -> None:
+        """The player page (see `jaxsink.report`): in a notebook in place, else in the browser; its path is printed."""
+        from jaxsink.reporting.own import show
+
+        show(self, tokenizer)
+
     def canvas(self, step: int, mask_id: int) -> Any:
         """i32[B,S]: what the model saw at the given step."""
         committed = np.asarray(self.committed_at)

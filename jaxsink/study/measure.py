@@ -37,9 +37,15 @@ Changes = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Recorded:
-    """Generations with their statistics; `changes` replace fields of the sampler."""
+    """Generations with their statistics; `changes` replace fields of the sampler.
+
+    hide         keys that are hidden meanwhile
+    generations  how many, at most; None: as many as the study records
+    """
 
     changes: Changes = ()
+    hide: MaskSinks | None = None
+    generations: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,11 @@ class Study:
         """What the measurement consists of."""
         steps = subject.sampler.length if subject.is_diffusion else subject.sampler.length // 4
         if isinstance(spec, Recorded):
-            name = self._name("gallery", subject, self._sampler(subject, spec), self.generations)
-            label = f"{subject.name}: {self.generations} recorded generations"
-            yield Piece(subject, name, label, 2 * steps * self.generations, spec)
+            count = self._count(spec)
+            hidden = () if spec.hide is None else (spec.hide,)
+            name = self._name("gallery", subject, self._sampler(subject, spec), count, *hidden)
+            label = f"{subject.name}: {count} recorded generations{' with sinks hidden' if hidden else ''}"
+            yield Piece(subject, name, label, 2 * steps * count, spec)
             return
         policies = [policy for _, policy in spec.policies]
         batch = self._share(len(policies))
@@ -111,7 +119,9 @@ class Study:
         self._store(piece.subject).do(piece.name, lambda: work(piece))
 
     def gallery(self, subject: Subject, **changes: Any) -> Gallery:
-        spec = Recorded(tuple(changes.items()))
+        return self.recorded(subject, Recorded(tuple(changes.items())))
+
+    def recorded(self, subject: Subject, spec: Recorded) -> Gallery:
         (piece,) = self.pieces(subject, spec)
         if piece.name not in self.loaded:
             arrays = self._result(piece)
@@ -137,12 +147,14 @@ class Study:
         if subject.is_diffusion:
             wanted["split"] = received_by_query()
         sampler, config = self._sampler(subject, piece.spec), subject.model.config
+        count, hide = self._count(piece.spec), piece.spec.hide
         parts = []
-        for first in range(0, self.generations, self.rows):
-            numbers = range(first, min(first + self.rows, self.generations))
+        for first in range(0, count, self.rows):
+            numbers = range(first, min(first + self.rows, count))
             per_step = 16 * config.layers * len(numbers) * config.heads * (subject.pad_to + sampler.length)
             stream = max(1, RECORD // per_step) if per_step * sampler.length > RECORD else None
-            parts.append(arrays_of(self._generate(subject, sampler, numbers, record=wanted, stream=stream)))
+            out = self._generate(subject, sampler, numbers, record=wanted, stream=stream, intervene=hide)
+            parts.append(arrays_of(out))
         return {name: np.concatenate([part[name] for part in parts], axis=axis) for name, axis in BATCH_AXIS.items()
                 if name in parts[0]} | {"prompt_length": parts[0]["prompt_length"]}  # fmt: skip
 
@@ -168,6 +180,9 @@ class Study:
     def _share(self, conditions: int) -> int:
         """Problems of a batch in which so many conditions take turns."""
         return max(1, self.rows // conditions)
+
+    def _count(self, spec: Recorded) -> int:
+        return min(self.generations, spec.generations or self.generations)
 
     def _sampler(self, subject: Subject, spec: Recorded) -> Any:
         return replace(subject.mapped_sampler, **dict(spec.changes)) if spec.changes else subject.mapped_sampler

@@ -1,24 +1,42 @@
-"""Generations for the report's player: one per subject, with everything a reader can switch on, as small files."""
+"""Generations for the report's player: some problems of each subject, as it is and with its sinks hidden."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from jaxsink.atomic import new_file
-from jaxsink.study.measure import Gallery, Study
+from jaxsink.reporting.runs import to_half
+from jaxsink.sinks import MaskSinks
+from jaxsink.study.gallery import Gallery
+from jaxsink.study.measure import Recorded, Study
 from jaxsink.study.subject import Subject
 
+PROBLEMS = 3
+HIDDEN = Recorded(hide=MaskSinks(1), generations=PROBLEMS)
+CONDITION = "top sink hidden"
 
-def export(study: Study, row: int = 0) -> list[str]:
-    """Write `player/MODEL.npz` for every subject; the names of the files."""
-    names = []
+
+def needs(study: Study) -> Iterator[tuple[Subject, Recorded]]:
+    """What has to be measured for the player."""
     for subject in study.subjects:
-        arrays = one_generation(subject, study.gallery(subject), row)
-        with new_file(study.folder / "player" / f"{subject.name}.npz") as partial, partial.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        names.append(f"{subject.name}.npz")
+        yield subject, Recorded()
+        yield subject, HIDDEN
+
+
+def export(study: Study) -> list[str]:
+    """Write `player/MODEL-PROBLEM.npz`, and the same with `-hidden`, for every subject; the names of the files."""
+    names = []
+    for subject, spec in needs(study):
+        gallery, condition = study.recorded(subject, spec), CONDITION if spec.hide else ""
+        for row in range(min(PROBLEMS, len(gallery.tokens))):
+            name = f"{subject.name}-{row + 1}{'-hidden' if spec.hide else ''}.npz"
+            arrays = one_generation(subject, gallery, row) | {"condition": np.array(condition)}
+            with new_file(study.folder / "player" / name) as partial, partial.open("wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **arrays)
+            names.append(name)
     return names
 
 
@@ -32,7 +50,7 @@ def one_generation(subject: Subject, gallery: Gallery, row: int) -> dict[str, An
     real, taken = np.flatnonzero(there), int(gallery.taken[row])
 
     def cut(scores: np.ndarray) -> np.ndarray:
-        return scores[:taken, :, row][..., real].astype(np.float16)
+        return to_half(scores[:taken, :, row][..., real])
 
     arrays: dict[str, Any] = {
         "scores": cut(gallery.scores),
@@ -40,11 +58,10 @@ def one_generation(subject: Subject, gallery: Gallery, row: int) -> dict[str, An
         "steps": np.arange(taken, dtype=np.int32),
         "tokens": np.array([subject.tokenizer.decode([int(i)], skip_special=False) for i in gallery.tokens[row, real]]),
         "prompt_length": np.array((real < gallery.prompt_length).sum(), np.int32),
-        "title": np.array(f"{subject.name}: problem {row + 1}"),
+        "problem": np.array(f"Problem {row + 1}"),
         "model": np.array(subject.name),
         "kind": np.array("dlm" if subject.is_diffusion else "arm"),
-        "mask_text": np.array("▒" if subject.is_diffusion else ""),
     }
     if gallery.masked is not None:
-        arrays |= {"masked": cut(gallery.masked), "unmasked": cut(gallery.scores - gallery.masked)}
+        arrays["masked"] = cut(gallery.masked)
     return arrays

@@ -3,6 +3,7 @@ apart, labels beside the lines instead of legends, and equal files for equal res
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxsink.atomic import new_file
+from jaxsink.study.values import figure_values
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per colour, for prints without colours
@@ -48,11 +50,13 @@ def canvas(rows: int = 1, columns: int = 1, width: float | None = None, height: 
 
 
 def save(figure: Figure, folder: Path, name: str) -> str:
-    """`NAME.svg`, `NAME.png` and `NAME.pdf`."""
+    """`NAME.svg`, `NAME.png`, `NAME.pdf`, and the values they show as `NAME.json`: equal results give equal files."""
     with styled():
         for kind, metadata in FORMATS.items():
             with new_file(folder / f"{name}.{kind}") as partial:
                 figure.savefig(partial, format=kind, metadata=metadata)
+    with new_file(folder / f"{name}.json") as partial:
+        partial.write_text(json.dumps(figure_values(figure), separators=(",", ":")) + "\n", encoding="utf-8")
     return f"{name}.svg"
 
 

@@ -49,7 +49,7 @@ def all_pieces(study: Study, experiments: Sequence[Any]) -> list[Piece]:
     for experiment in experiments:
         needs = getattr(experiment, "needs", None)
         wanted = needs(study) if needs else [(subject, Recorded()) for subject in study.subjects]
-        for subject, spec in [*wanted, *((subject, Recorded()) for subject in study.subjects)]:  # the player's too
+        for subject, spec in [*wanted, *player.needs(study)]:
             found |= {piece.name: piece for piece in study.pieces(subject, spec)}
     return list(found.values())
 

@@ -29,8 +29,17 @@ class Run {
     this.views = new Map();
   }
 
+  // Whether attention was also recorded by the kind of the query.
+  get isSplit() {
+    return "masked" in this.parts;
+  }
+
   has(part) {
-    return part in this.parts;
+    return part === "scores" || this.isSplit;
+  }
+
+  get label() {
+    return this.condition ? `${this.model}, ${this.condition}` : this.model;
   }
 
   // [frame, layer, head, token] as codes, with the table that turns them into scores.
@@ -54,23 +63,29 @@ class Run {
   // Scores [frame, token] of one layer and head, -1 for the average over them; {values, top}.
   view(part, layer, head) {
     const key = `${part} ${layer} ${head}`;
-    if (!this.views.has(key)) {
-      const { codes, table } = this.decode(part), { frames, layers, heads, size } = this;
-      const values = new Float32Array(frames * size);
-      const someLayers = layer < 0 ? [...Array(layers).keys()] : [layer];
-      const someHeads = head < 0 ? [...Array(heads).keys()] : [head];
-      const share = 1 / (someLayers.length * someHeads.length);
-      for (let t = 0; t < frames; t++) {
-        for (const l of someLayers) for (const h of someHeads) {
-          const start = ((t * layers + l) * heads + h) * size;
-          for (let s = 0; s < size; s++) values[t * size + s] += share * table[codes[start + s]];
-        }
-      }
-      let top = 0;
-      for (const value of values) if (value > top) top = value;
-      this.views.set(key, { values, top });
-    }
+    if (!this.views.has(key)) this.views.set(key, part === "unmasked" ? this.rest(layer, head) : this.average(part, layer, head));
     return this.views.get(key);
+  }
+
+  // What queries that are not masked contribute.
+  rest(layer, head) {
+    const [all, masked] = ["scores", "masked"].map((part) => this.view(part, layer, head).values);
+    return withTop(all.map((value, i) => Math.max(0, value - masked[i])));
+  }
+
+  average(part, layer, head) {
+    const { codes, table } = this.decode(part), { frames, layers, heads, size } = this;
+    const values = new Float32Array(frames * size);
+    const someLayers = layer < 0 ? [...Array(layers).keys()] : [layer];
+    const someHeads = head < 0 ? [...Array(heads).keys()] : [head];
+    const share = 1 / (someLayers.length * someHeads.length);
+    for (let t = 0; t < frames; t++) {
+      for (const l of someLayers) for (const h of someHeads) {
+        const start = ((t * layers + l) * heads + h) * size;
+        for (let s = 0; s < size; s++) values[t * size + s] += share * table[codes[start + s]];
+      }
+    }
+    return withTop(values);
   }
 
   // The frame that was last recorded at a step.
@@ -98,6 +113,12 @@ class Run {
     return this.kind === "dlm" || this.committedAt[token] < this.steps[frame];
   }
 
+  // Whether a key was hidden from a head: then it receives nothing at all. One head only; an average tells nothing.
+  isHidden(view, token, frame, layer, head) {
+    return Boolean(this.condition) && this.bits === 16 && layer >= 0 && head >= 0 && frame > 0
+      && this.exists(token, frame) && view.values[frame * this.size + token] === 0;
+  }
+
   sinks(view, frame) {
     const found = new Set(), start = frame * this.size;
     let total = 0, count = 0;
@@ -108,6 +129,12 @@ class Run {
     }
     return found;
   }
+}
+
+function withTop(values) {
+  let top = 0;
+  for (const value of values) if (value > top) top = value;
+  return { values, top };
 }
 
 const runs = study.runs.map((about, index) => new Run(about, index));

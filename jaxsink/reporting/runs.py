@@ -12,8 +12,8 @@ import numpy as np
 
 from jaxsink.errors import JaxsinkError
 
-PARTS = ("scores", "masked", "unmasked")  # attention from all queries, from masked ones, from the others
-NEEDED = ("scores", "committed_at", "steps", "tokens", "prompt_length", "title", "model", "kind", "mask_text")
+PARTS = ("scores", "masked")  # attention from all queries, and from masked ones; the page subtracts for the others
+NEEDED = ("scores", "committed_at", "steps", "tokens", "prompt_length", "model", "kind")
 CODES = 255  # largest 8-bit code
 
 
@@ -22,10 +22,10 @@ class Run:
     """One generation; parts: name → float16[T, L, H, S], the attention each token receives."""
 
     name: str
-    title: str
+    problem: str  # runs of the same problem can be compared
     model: str
+    condition: str  # what was hidden from the model; empty: nothing
     kind: str  # "dlm" or "arm"
-    mask_text: str
     prompt_length: int
     steps: np.ndarray  # int[T]
     committed_at: np.ndarray  # int[S]
@@ -34,7 +34,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        return self.title if self.model in self.title else f"{self.model}: {self.title}"
+        return f"{self.model}, {self.condition}" if self.condition else self.model
 
     @property
     def text(self) -> tuple[str, str]:
@@ -45,6 +45,10 @@ class Run:
         """bool[S]: which tokens are known once this frame's step is over; the last frame shows all of them."""
         last = frame == len(self.steps) - 1
         return self.committed_at <= (np.iinfo(np.int32).max if last else self.steps[frame])
+
+    def exists(self) -> np.ndarray:
+        """bool[T, S]: the tokens that each step's pass saw; an autoregressive model's are written one by one."""
+        return (self.kind == "dlm") | (self.committed_at < self.steps[:, None])
 
     def fresh_at(self, frame: int) -> np.ndarray:
         """bool[S]: those that were not known a frame before."""
@@ -68,9 +72,7 @@ def read_run(file: Path) -> Run:
     for key, array in parts.items():
         if array.shape != shape or array.dtype.kind != "f":
             raise JaxsinkError(f"{file}: {key} must be floats {list(shape)}, not {array.dtype} {list(array.shape)}.")
-        parts[key] = clean(array)
-    if ("masked" in parts) != ("unmasked" in parts):
-        raise JaxsinkError(f"{file}: masked and unmasked must both be there, or neither.")
+        parts[key] = to_half(array)
     for key, size in (("committed_at", shape[3]), ("tokens", shape[3]), ("steps", shape[0])):
         if data[key].shape != (size,):
             raise JaxsinkError(f"{file}: {key} must have length {size}, not shape {list(data[key].shape)}.")
@@ -80,7 +82,7 @@ def read_run(file: Path) -> Run:
         raise JaxsinkError(f'{file}: kind is "{data["kind"]}", but must be "dlm" or "arm".')
     return Run(
         name=file.stem,
-        **{key: str(data[key]) for key in ("title", "model", "kind", "mask_text")},
+        **{key: str(data.get(key, "")) for key in ("problem", "model", "condition", "kind")},
         prompt_length=int(data["prompt_length"]),
         steps=data["steps"],
         committed_at=data["committed_at"],
@@ -89,25 +91,11 @@ def read_run(file: Path) -> Run:
     )
 
 
-def clean(array: np.ndarray) -> np.ndarray:
-    """float16 without NaN (a token that is not there yet receives nothing), infinities or negative zeros."""
-    top = float(np.finfo(np.float16).max)
-    return np.clip(np.nan_to_num(array.astype(np.float32), nan=0.0, posinf=top), 0.0, top).astype(np.float16)
-
-
-def choose_run(runs: list[Run], name: str) -> Run:
-    for run in runs:
-        if run.name == name:
-            return run
-    known = ", ".join(run.name for run in runs) or "none"
-    raise JaxsinkError(f'there is no generation "{name}" in the folder player; there are: {known}.')
-
-
-def default_runs(runs: list[Run]) -> list[Run]:
-    """At most two to show beside each other: a diffusion model and an autoregressive one, where there are both."""
-    firsts = [next((run for run in runs if run.kind == kind), None) for kind in ("dlm", "arm")]
-    chosen = [run for run in firsts if run is not None]
-    return chosen if len(chosen) == 2 else runs[:2]
+def to_half(array: np.ndarray) -> np.ndarray:
+    """float16 without NaN (a token that is not there yet receives nothing) and infinities; only 0 becomes 0."""
+    kind = np.finfo(np.float16)
+    values = np.clip(np.nan_to_num(array.astype(np.float32), nan=0.0, posinf=float(kind.max)), 0.0, float(kind.max))
+    return np.where(values > 0, np.maximum(values, float(kind.smallest_subnormal)), 0.0).astype(np.float16)
 
 
 @dataclass(frozen=True)
@@ -141,9 +129,10 @@ def pack(run: Run, packing: Packing) -> tuple[dict[str, Any], dict[str, str]]:
     keep = slice(None, None, packing.every)
     about: dict[str, Any] = {
         "name": run.name,
-        "label": run.label,
+        "problem": run.problem,
+        "model": run.model,
+        "condition": run.condition,
         "kind": run.kind,
-        "maskText": run.mask_text,
         "promptLength": run.prompt_length,
         "steps": run.steps[keep].tolist(),
         "committedAt": run.committed_at.tolist(),

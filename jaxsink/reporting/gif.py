@@ -1,33 +1,28 @@
-"""An animation for slides: text being unmasked while received attention glows, above a growing map of tokens and steps."""
+"""An animation for slides: text being unmasked while received attention glows, above a growing map of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.report.runs import Run
+from jaxsink.reporting.runs import Run
+from jaxsink.reporting.view import View
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont
 
-    Font = ImageFont.FreeTypeFont
+    Font: TypeAlias = ImageFont.FreeTypeFont
 
 WIDTH, HEIGHT, EDGE = 1280, 720, 36  # 16:9
-TITLE, TEXT_TOP, MAP_TOP, MAP_BOTTOM, AXIS = 26, 92, 420, 668, 46
-INK, ASKED, DIM, LINE, PAGE, MASK, FRESH = (
-    "#1c1d21",
-    "#44474f",
-    "#5d6069",
-    "#d4d6db",
-    "#ffffff",
-    (130, 134, 142),
-    "#0b5cad",
-)
+TITLE, TEXT_TOP, MAP_TOP, MAP_BOTTOM, AXIS = 26, 92, 420, 668, 68
+INK, DIM, LINE, PAGE, MASK, FRESH = "#1c1d21", "#5d6069", "#d4d6db", "#ffffff", (130, 134, 142), "#0b5cad"
+BLACK, WHITE = (0, 0, 0), (255, 255, 255)
+SLOT = 1.6  # width of a masked slot, in sizes of the font, whatever token will stand there
 POWER = 1.7
 FRAME, HOLD = 120, 2500  # milliseconds per step, and for the last one
 MOST = 96  # frames; longer runs skip some
@@ -36,28 +31,31 @@ SIZES = (22, 20, 18, 16, 14, 12, 11, 10, 9, 8)  # of the text, the largest that 
 
 @dataclass(frozen=True)
 class Panel:
-    """One run in its part of the picture; scores f32[T, S] averaged over layers and heads."""
+    """One run in its part of the picture; scores f32[T, S]."""
 
-    run: Run
+    view: View
     left: int
     width: int
     scores: np.ndarray
-    boxes: list[tuple[float, float, float, float]]  # of each token's text
     font: Font
 
+    @property
+    def run(self) -> Run:
+        return self.view.run
 
-def draw_gif(runs: list[Run], path: Path) -> int:
+
+def draw_gif(views: list[View], path: Path) -> int:
     """Write the animation of one or two runs to a file; returns the number of frames."""
     from PIL import Image
 
-    if not runs:
+    if not views:
         raise JaxsinkError("this study recorded no generations, so there is nothing to animate.")
-    if len(runs) > 2:
+    if len(views) > 2:
         raise JaxsinkError("an animation shows at most two generations.")
-    width = (WIDTH - EDGE * (len(runs) + 1)) // len(runs)
-    panels = [make_panel(run, EDGE + number * (width + EDGE), width) for number, run in enumerate(runs)]
+    width = (WIDTH - EDGE * (len(views) + 1)) // len(views)
+    panels = [make_panel(view, EDGE + number * (width + EDGE), width) for number, view in enumerate(views)]
     limit = max(float(panel.scores.max()) for panel in panels) or 1.0
-    steps = sorted({int(step) for run in runs for step in run.steps})
+    steps = sorted({int(step) for view in views for step in view.run.steps})
     shown = [steps[int(index)] for index in np.unique(np.linspace(0, len(steps) - 1, min(MOST, len(steps))).round())]
     frames = [draw_frame(panels, step, limit) for step in shown]
     palette = common_palette(frames)
@@ -94,13 +92,14 @@ def common_palette(frames: list[Image.Image]) -> Image.Image:
         sheet.putpalette(colours.ravel().tolist())
 
 
-def make_panel(run: Run, left: int, width: int) -> Panel:
-    scores = run.parts["scores"].astype(np.float32).mean((1, 2))
+def make_panel(view: View, left: int, width: int) -> Panel:
+    """With the largest font at which every frame's text fits."""
+    frames = range(0, len(view.run.steps), max(1, len(view.run.steps) // 8))
     for size in SIZES:
-        font = load_font(size, mono=True)
-        boxes = lay_out(run, font, left, width)
-        if boxes[-1][3] <= MAP_TOP - 44 or size == SIZES[-1]:
-            return Panel(run, left, width, scores, boxes, font)
+        panel = Panel(view, left, width, view.scores, load_font(size, mono=True))
+        lowest = max(box[3] for frame in (*frames, len(view.run.steps) - 1) for box in lay_out(panel, frame))
+        if lowest <= MAP_TOP - 44 or size == SIZES[-1]:
+            return panel
     raise AssertionError("the last size is always taken")
 
 
@@ -114,18 +113,19 @@ def load_font(size: int, mono: bool = False) -> Font:
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
 
 
-def lay_out(run: Run, font: Font, left: int, width: int) -> list[tuple[float, float, float, float]]:
-    """A box for each token, line by line; new lines after newlines and where a line is full."""
+def lay_out(panel: Panel, frame: int) -> list[tuple[float, float, float, float]]:
+    """A box for each token, line by line; new lines after newlines that are known, and where a line is full."""
+    font, left, end = panel.font, float(panel.left), panel.left + panel.width
     height = font.size * 1.45
-    x, y, boxes = float(left), float(TEXT_TOP), []
-    for token in run.tokens:
-        wide = max(font.getlength(visible(token)), font.size * 0.6) + 2
-        if x + wide > left + width and x > left:
-            x, y = float(left), y + height
-        boxes.append((x, y, min(x + wide, left + width), y + height - 2))
+    x, y, boxes = left, float(TEXT_TOP), []
+    for token, known in zip(panel.run.tokens, panel.run.shown_at(frame), strict=True):
+        wide = max(font.getlength(visible(token)), font.size * 0.6) + 2 if known else font.size * SLOT
+        if x + wide > end and x > left:
+            x, y = left, y + height
+        boxes.append((x, y, min(x + wide, end), y + height - 2))
         x += wide + 1
-        if "\n" in token:
-            x, y = float(left), y + height
+        if known and "\n" in token:
+            x, y = left, y + height
     return boxes
 
 
@@ -159,33 +159,41 @@ def colours(share: np.ndarray) -> np.ndarray:
             + 255 * (1 - share[..., None] ** 0.35)).astype(np.uint8)  # fmt: skip
 
 
+def luminance(colour: tuple[int, ...]) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    share = np.asarray(colour) / 255
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
+
+
+def ink_on(colour: tuple[int, ...]) -> tuple[int, int, int]:
+    """Black or white, whichever has more contrast; at least 4.58 : 1 on any colour."""
+    return BLACK if (luminance(colour) + 0.05) ** 2 >= 1.05 * 0.05 else WHITE
+
+
 def draw_text(pen: ImageDraw.ImageDraw, panel: Panel, frame: int, limit: float) -> None:
     run, small = panel.run, load_font(16)
-    pen.text((panel.left, TITLE), clipped(run.label, load_font(22), panel.width), INK, load_font(22))
+    pen.text((panel.left, TITLE), clipped(panel.view.label, load_font(22), panel.width), INK, load_font(22))
     known, fresh = run.shown_at(frame), run.fresh_at(frame)
-    note = f"step {run.steps[frame]} of {run.steps[-1]}"
-    pen.text((panel.left, TITLE + 32), note, DIM, small)
+    pen.text((panel.left, TITLE + 32), f"step {run.steps[frame]} of {run.steps[-1]}", DIM, small)
     shades = colours(strength(panel.scores[frame], limit))
-    for place, box in enumerate(panel.boxes):
+    for place, box in enumerate(lay_out(panel, frame)):
         if not known[place] and run.kind == "arm":
             continue
         shade = tuple(int(value) for value in shades[place])
         if known[place]:
             pen.rectangle(box, fill=shade)
-            light = 0.299 * shade[0] + 0.587 * shade[1] + 0.114 * shade[2]
-            ink = "#ffffff" if light < 130 else ASKED if place < run.prompt_length else INK
             middle = (box[1] + box[3]) / 2
-            pen.text((box[0] + 1, middle), visible(run.tokens[place]), ink, panel.font, anchor="lm")
+            pen.text((box[0] + 1, middle), visible(run.tokens[place]), ink_on(shade), panel.font, anchor="lm")
         else:
-            pen.rectangle(
-                box, fill=tuple((3 * value + grey) // 4 for value, grey in zip(shade, MASK, strict=True)), outline=LINE
-            )
+            mixed = tuple((3 * value + grey) // 4 for value, grey in zip(shade, MASK, strict=True))
+            pen.rectangle(box, fill=mixed, outline=LINE)
         if fresh[place]:
             pen.rectangle(box, outline=FRESH)
 
 
 def draw_map(image: Image.Image, pen: ImageDraw.ImageDraw, panel: Panel, frame: int, limit: float) -> None:
-    """Steps across, positions down; what is still to come stays empty."""
+    """Steps to the right, positions down; what is still to come stays empty."""
     from PIL import Image
 
     run, small = panel.run, load_font(14)
@@ -200,10 +208,10 @@ def draw_map(image: Image.Image, pen: ImageDraw.ImageDraw, panel: Panel, frame: 
         born = min(int(np.searchsorted(run.steps, run.committed_at[place])), len(run.steps) - 1)
         x, y = left + (born + 0.5) * across, MAP_TOP + (place + 0.5) * down
         pen.rectangle((x - 1, y - 1, x + 1, y + 1), fill=FRESH)
-    pen.text((panel.left, MAP_TOP - 24), "attention each token receives (blue: where it was filled in)", DIM, small)
+    pen.text((panel.left, MAP_TOP - 24), "attention each position receives (blue: where it was filled in)", DIM, small)
     for value, y in ((0, MAP_TOP + 8), (len(run.tokens) - 1, MAP_BOTTOM - 8)):
         pen.text((left - 8, y), str(value), DIM, small, anchor="rm")
-    pen.text((left - 8, (MAP_TOP + MAP_BOTTOM) / 2), "token", DIM, small, anchor="rm")
+    pen.text((left - 8, (MAP_TOP + MAP_BOTTOM) / 2), "position", DIM, small, anchor="rm")
     pen.text((left, MAP_BOTTOM + 6), str(run.steps[0]), DIM, small)
     pen.text(((left + right) / 2, MAP_BOTTOM + 6), "step", DIM, small, anchor="ma")
     pen.text((right, MAP_BOTTOM + 6), str(run.steps[-1]), DIM, small, anchor="ra")

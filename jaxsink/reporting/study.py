@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.report.runs import Run, read_run
+from jaxsink.reporting.runs import Run, read_run
 
 VERDICTS = ("holds", "holds partly", "does not hold", "not tested", "new")
 TEXTS = ("title", "question", "paper", "found")
@@ -44,6 +44,7 @@ class Study:
     manifest: dict[str, Any]
     experiments: list[Experiment]
     runs: list[Run]
+    title: str = "Attention sinks: the study"
 
     @property
     def eps(self) -> float:

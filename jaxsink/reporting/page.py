@@ -13,15 +13,19 @@ from typing import Any
 
 from jaxsink.atomic import new_file
 from jaxsink.errors import JaxsinkError
-from jaxsink.report.runs import Packing, Run, choose_packing, default_runs, pack
-from jaxsink.report.study import VERDICTS, Experiment, Study, Table
+from jaxsink.reporting.figures import embed, figure_html, source
+from jaxsink.reporting.runs import Packing, Run, choose_packing, pack
+from jaxsink.reporting.study import VERDICTS, Experiment, Study, Table
+from jaxsink.reporting.view import View, most_moving, opening
 from jaxsink.version import __version__
 
 LIMIT = 15_000_000  # bytes of a page; one that is larger opens slowly
 ELEMENT = 150  # characters, at most, around the numbers of one part of a generation; and notes on their packing
-LARGE_SVG = 400_000  # beyond it the bitmap is shown, if it is smaller
 STYLES = ("page.css", "player.css")
-SCRIPTS = ("data.js", "charts.js", "grid.js", "pane.js", "player.js", "page.js")
+SCRIPTS = (
+    "data.js", "colours.js", "charts.js", "map.js", "grid.js", "pane.js", "player.js", "address.js", "download.js",
+    "figures.js", "page.js",
+)  # fmt: skip
 SIGNS: dict[str, str] = dict(zip(VERDICTS, "✓◐✗–+", strict=True))
 WORDS = {  # for one, for several
     "holds": ("holds", "hold"),
@@ -32,10 +36,11 @@ WORDS = {  # for one, for several
 }
 
 
-def render(study: Study, show: list[Run] | None = None) -> str:
+def render(study: Study, show: list[View] | None = None) -> str:
     """The page as text. show: the one or two generations that the player opens with."""
     packing = Packing(16, 1)
-    fields = page_fields(study, packing, default_runs(study.runs) if show is None else show)
+    show = opening(study.runs, study.eps) if show is None else show
+    fields = page_fields(study, packing, show)
     size = sum(len(text.encode()) for text in fields.values()) + len(asset("page.html"))
     if size > LIMIT:
         figures = [figure for experiment in study.experiments for figure in experiment.figures]
@@ -44,7 +49,7 @@ def render(study: Study, show: list[Run] | None = None) -> str:
         raise JaxsinkError(f"the page would have {size / 1e6:.1f} MB, more than {LIMIT / 1e6:.1f}{hint}.")
     packing = choose_packing(study.runs, LIMIT - size - ELEMENT * sum(len(run.parts) for run in study.runs))
     if packing != Packing(16, 1):
-        fields = page_fields(study, packing, default_runs(study.runs) if show is None else show)
+        fields = page_fields(study, packing, show)
     blobs = [
         f'<script type="text/plain" id="run-{number}-{part}">{blob}</script>'
         for number, run in enumerate(study.runs)
@@ -53,49 +58,54 @@ def render(study: Study, show: list[Run] | None = None) -> str:
     return Template(asset("page.html")).substitute(fields, blobs="\n".join(blobs))
 
 
-def write_page(study: Study, page: Path, show: list[Run] | None = None) -> None:
+def write_page(study: Study, page: Path, show: list[View] | None = None) -> None:
     """The page as a file, whole or not at all."""
     text = render(study, show)
     with new_file(page) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
-def page_fields(study: Study, packing: Packing, show: list[Run]) -> dict[str, str]:
+def page_fields(study: Study, packing: Packing, show: list[View]) -> dict[str, str]:
     """What goes into the page's template, but for the generations' numbers."""
     script = "(() => {\n" + "".join(asset(name) for name in SCRIPTS) + "})();\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    about = [pack(run, packing)[0] for run in study.runs]
+    about = [pack(run, packing)[0] | {"moving": most_moving(run, study.eps)[1:]} for run in study.runs]
+    panes = [{"run": study.runs.index(view.run), "layer": view.layer, "head": view.head} for view in show]
     return {
-        "title": "Attention sinks: the study",
+        "title": escape(study.title),
         "generator": f"jaxsink {__version__}",
         "script_hash": f"sha256-{digest}",
         "subtitle": " · ".join(subtitle(study)),
-        "counts": counts(study.experiments),
-        "verdicts": "".join(verdict_item(experiment) for experiment in study.experiments),
+        "verdicts": verdicts_html(study.experiments),
         "player": player_html(study, packing),
         "experiments": "".join(experiment_html(experiment) for experiment in study.experiments),
         "manifest": manifest_html(study),
-        "data": embed({"runs": about, "show": [study.runs.index(run) for run in show], "eps": study.eps}),
+        "data": embed({"runs": about, "show": panes, "eps": study.eps}),
         "style": "\n".join(asset(name) for name in STYLES),
         "script": script,
     }
 
 
 def asset(name: str) -> str:
-    return (files("jaxsink.report") / name).read_text(encoding="utf-8")
-
-
-def embed(data: Any) -> str:
-    """JSON that cannot end the element it stands in."""
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return (files("jaxsink.reporting") / name).read_text(encoding="utf-8")
 
 
 def subtitle(study: Study) -> list[str]:
     models, made = study.manifest.get("models"), study.manifest.get("created")
     names = ", ".join(models) if isinstance(models, dict | list) else ""
-    parts = [names, f"jaxsink {study.manifest.get('jaxsink', '')}".strip(), str(made)[:10] if made else ""]
+    parts = [names, f"jaxsink {study.manifest.get('jaxsink', __version__)}", str(made)[:10] if made else ""]
     return [escape(part) for part in parts if part]
+
+
+def verdicts_html(experiments: list[Experiment]) -> str:
+    if not experiments:
+        return ""
+    return f"""<section aria-labelledby="verdicts-title">
+  <h2 id="verdicts-title">What holds</h2>
+  <p class="counts">{counts(experiments)}</p>
+  <ol class="verdicts">{"".join(verdict_item(experiment) for experiment in experiments)}</ol>
+</section>
+"""
 
 
 def counts(experiments: list[Experiment]) -> str:
@@ -142,26 +152,6 @@ def experiment_html(experiment: Experiment) -> str:
 """
 
 
-def source(figure: Path) -> bytes:
-    """The drawing, or its bitmap where the drawing is very large."""
-    svg = figure.read_bytes()
-    if len(svg) > LARGE_SVG:
-        png = figure.with_suffix(".png").read_bytes()
-        return min(svg, png, key=len)
-    return svg
-
-
-def figure_html(figure: Path, title: str) -> str:
-    data = source(figure)
-    kind = "png" if data.startswith(b"\x89PNG") else "svg+xml"
-    text = base64.b64encode(data).decode("ascii")
-    alt = escape(f"{title} ({figure.stem})")
-    return (
-        f'<figure><button type="button" class="zoom" aria-label="Enlarge: {alt}">'
-        f'<img alt="{alt}" src="data:image/{kind};base64,{text}"></button></figure>'
-    )
-
-
 def table_html(table: Table) -> str:
     numeric = [all(is_number(row[column]) for row in table.rows) for column in range(len(table.columns))]
 
@@ -199,14 +189,14 @@ def player_html(study: Study, packing: Packing) -> str:
         notes.append("Values are rounded to about 1 %, to keep this page small.")
     if packing.every > 1:
         notes.append(f"Of {packing.every} recorded steps one is kept, for the same reason.")
-    texts = "".join(map(text_html, study.runs)).replace("<details>", "<details open>", 1)
+    texts = "".join(map(text_html, study.runs))
     return Template(asset("player.html")).substitute(precision=" ".join(notes), texts=texts, eps=f"{study.eps:g}")
 
 
 def text_html(run: Run) -> str:
     prompt, response = run.text
     return (
-        f"<details><summary>{escape(run.label)}</summary>"
+        f"<details><summary>{escape(' · '.join(filter(None, (run.problem, run.label))))}</summary>"
         f'<div class="text"><span class="prompt">{escape(prompt)}</span>{escape(response)}</div></details>'
     )
 
@@ -220,4 +210,5 @@ def manifest_html(study: Study) -> str:
             blocks.append(f"<details><summary>{escape(key)}</summary><pre>{text}</pre></details>")
         else:
             blocks.append(f"<p><span class=dim>{escape(key)}</span> {escape(str(value))}</p>")
-    return "\n".join(blocks)
+    made = "\n".join(blocks)
+    return f'<section aria-labelledby="made-title"><h2 id="made-title">How this was made</h2>{made}</section>'

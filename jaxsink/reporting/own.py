@@ -1,0 +1,126 @@
+"""The player page of one's own runs: from generations in memory, or from the files of `jaxsink generate --record`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.reporting.generations import read_record, runs_of, token_texts
+from jaxsink.reporting.page import render, write_page
+from jaxsink.reporting.study import Study
+from jaxsink.sampling.generation import Generation
+
+if TYPE_CHECKING:
+    from jaxsink.tokenizer import Tokenizer
+
+FRAME_HEIGHT = 860  # pixels, in a notebook
+TITLE = "Attention sinks: this run"
+
+
+@dataclass(frozen=True)
+class Page(os.PathLike[str]):
+    """A page on the disk; a notebook shows it in place."""
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def _repr_html_(self) -> str:
+        return in_frame(self.path.read_text(encoding="utf-8"))
+
+
+def report(
+    generation: Generation | Mapping[str, Generation],
+    tokenizer: Tokenizer | None = None,
+    path: str | os.PathLike[str] = "report.html",
+    title: str = "this run",
+) -> Page:
+    """Write the player page of a generation: which tokens receive attention, step by step, in each layer and head.
+
+    generation  what `generate` returned, with record=jaxsink.record.received() (or received_by_query(), or a dict with
+                one of them); or several by label, to be compared: {"plain": a, "top sink hidden": b}
+    tokenizer   for the tokens' texts; None takes the generation's own, or shows ids
+    path        of the page, which is one file that needs nothing but a browser
+    title       what the run is called in the page, for instance the model's name
+    """
+    target = Path(path)
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise JaxsinkError(f"report: {target} must be a file that ends in .html.")
+    write_page(study_of(generation, tokenizer, title), target)
+    return Page(target)
+
+
+def show(generation: Generation, tokenizer: Tokenizer | None = None) -> None:
+    """Show the player page: inside a notebook, or else as a temporary file in the browser; its path is printed."""
+    study = study_of(generation, tokenizer, "this run")
+    if in_notebook():
+        from IPython.display import HTML, display  # type: ignore[import-not-found]
+
+        display(HTML(in_frame(render(study))))
+        return
+    handle, name = tempfile.mkstemp(prefix="jaxsink-", suffix=".html")
+    os.close(handle)
+    write_page(study, Path(name))
+    print(name)
+    if has_screen():
+        webbrowser.open(Path(name).as_uri())
+
+
+def in_frame(page: str) -> str:
+    """The page as an element of another one."""
+    style = f"width: 100%; height: {FRAME_HEIGHT}px; border: 0"
+    return f'<iframe title="jaxsink" srcdoc="{escape(page)}" style="{style}" allowfullscreen></iframe>'
+
+
+def in_notebook() -> bool:
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return hasattr(shell, "kernel")
+
+
+def has_screen() -> bool:
+    """Without one, webbrowser may start a browser in the terminal, and wait for it."""
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def study_of(generation: Generation | Mapping[str, Generation], tokenizer: Tokenizer | None, title: str) -> Study:
+    """What the page shows: every sequence of every generation."""
+    labelled = generation if isinstance(generation, Mapping) else {"": generation}
+    runs = []
+    for label, one in labelled.items():
+        if not isinstance(one, Generation):
+            raise JaxsinkError(f"report: a page is made of what `generate` returned, not of {type(one).__name__}.")
+        own = tokenizer or getattr(one, "tokenizer", None)
+        texts = [token_texts(own, row) for row in np.asarray(one.tokens)]
+        runs += runs_of(one, texts, title, label)
+    if not runs:
+        raise JaxsinkError("report: there is no generation to show.")
+    return Study(Path("."), {}, [], runs, TITLE)
+
+
+def read_records(files: Sequence[Path]) -> Study:
+    """The same from files of `jaxsink generate --record`; each is a run of its own."""
+    runs, facts = [], {}
+    for file in files:
+        generation, texts, settings = read_record(file)
+        model = Path(str(settings.get("model") or file.stem)).name
+        label = "" if len(files) == 1 else file.stem
+        try:
+            runs += runs_of(generation, texts, model, label, file.stem)
+        except JaxsinkError as error:
+            raise JaxsinkError(f"{file}: {error}") from error
+        facts[file.name] = settings
+    return Study(files[0], facts, [], runs, TITLE)
