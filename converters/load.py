@@ -88,6 +88,13 @@ def describe_directory(path: Path) -> tuple[ModelConfig, str, dict[str, Any]]:
     return plan.config, plan.dtype, {"kind": source.kind, "path": str(path)}
 
 
+def write_tokenizer(path: Path, folder: Path) -> None:
+    """The tokenizer of a GGUF file as files in a folder."""
+    from .convert import carry_tokenizer
+
+    carry_tokenizer(open_source(path), path, folder)
+
+
 def read_part(plan: Plan, source: Source, piece: Piece, dtype: str, index: tuple[slice, ...]) -> np.ndarray:
     """A shard of one piece; a plain tensor is read only as far as it is needed."""
     whole = all(part == slice(None) for part in index)

@@ -1,7 +1,7 @@
 """Checkpoints: an Orbax tree of the weights, a manifest, and the tokenizer files, in one directory.
 
     model/
-      jaxsink.json     manifest: format, version, config, dtype, where the weights come from
+      jaxsink.json     manifest: format, version, config, dtype, where the weights come from, the recommended sampler
       weights/         Orbax checkpoint: one array per parameter and layer, `layers.attention.q.weight.07`
       tokenizer.json … as the source had them
 
@@ -12,6 +12,7 @@ target and renamed at the end (see jaxsink.atomic), so a directory that exists i
 from __future__ import annotations
 
 import os
+import shutil
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
 from jaxsink.models import resolve
+from jaxsink.names import no_such_model
+from jaxsink.origin import TOKENIZER_FILES, Origin, origin_of
+from jaxsink.presets import PRESETS
 from jaxsink.quantize import INT8, weights_dtype
+from jaxsink.sampling.recommend import recommended_entry, to_dict
 from jaxsink.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, named_leaves
 from jaxsink.writing import writer
 
-__all__ = ["MANIFEST", "Reader", "describe_foreign", "dtype_name", "load", "named_leaves", "save", "writer"]
+__all__ = ["MANIFEST", "Reader", "describe", "describe_foreign", "dtype_name", "load", "named_leaves", "save", "writer"]
 
 
 def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = None) -> Model:
@@ -36,13 +41,35 @@ def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = No
     dtype: a name such as "float32" or a JAX dtype; None = as stored; "int8" rounds the weights of the layers, and has all
     else in bfloat16 (see jaxsink.quantize). mesh: restore straight into its shards.
     """
-    path = resolve(path)
+    asked, path = path, resolve(path)
     dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
     if (path / MANIFEST).is_file():
-        return Reader(path).model(dtype, mesh)
-    if not path.exists():
-        raise JaxsinkError(f"there is no checkpoint at {path}; give a converted one or a Hugging Face directory.")
-    return foreign_formats(path).load_directory(path, dtype, mesh)
+        reader = Reader(path)
+        model, origin = reader.model(dtype, mesh), origin_of(path, reader.source, reader.sampler)
+    elif path.exists():
+        model, origin = foreign_formats(path).load_directory(path, dtype, mesh), origin_of(path, {}, None)
+    else:
+        raise no_such_model(asked)
+    return model.with_origin(origin)
+
+
+def describe(path: str | os.PathLike[str]) -> tuple[ModelConfig, Origin]:
+    """(config, origin) of a checkpoint, or of a published model by its name; no weights are read."""
+    place = resolve(path, weights=False)
+    if place.exists():
+        return describe_place(place)
+    if str(path) in PRESETS:
+        return PRESETS[str(path)], Origin(names=(str(path),))
+    raise no_such_model(path, weights=False)
+
+
+def describe_place(place: Path) -> tuple[ModelConfig, Origin]:
+    """(config, origin) of the checkpoint in a directory or GGUF file."""
+    if (place / MANIFEST).is_file():
+        reader = Reader(place)
+        return reader.config, origin_of(place, reader.source, reader.sampler)
+    config, _, source = describe_foreign(place)
+    return config, origin_of(place, source, None)
 
 
 def foreign_formats(path: Path) -> Any:
@@ -59,9 +86,17 @@ def describe_foreign(path: Path) -> tuple[ModelConfig, str, dict[str, Any]]:
 
 
 def save(
-    model: Model, path: str | os.PathLike[str], source: dict[str, Any] | None = None, overwrite: bool = False
+    model: Model,
+    path: str | os.PathLike[str],
+    source: dict[str, Any] | None = None,
+    overwrite: bool = False,
+    sampler: Any = None,
 ) -> None:
-    """Write a model as a checkpoint that `load` reads; `overwrite` replaces an old one, once the new is complete."""
+    """Write a model as a checkpoint that `load` reads; `overwrite` replaces an old one, once the new is complete.
+
+    The tokenizer of the checkpoint that the model comes from goes along, and so does the recommended sampler, if not
+    another one is given.
+    """
     leaves = named_leaves(model.stacked())[0]
     if weights_dtype(model) == INT8:
         raise JaxsinkError(
@@ -69,6 +104,37 @@ def save(
         )
     dtypes = {dtype_name(leaf.dtype) for _, leaf in leaves}
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"  # which holds all the others
-    with writer(path, model.config, dtype, source or {"kind": "saved"}, overwrite) as out:
+    source = source or {"kind": "saved", "path": next(reversed(model.origin.names), None)}
+    with writer(path, model.config, dtype, source, overwrite, manifest_sampler(model, sampler)) as out:
+        copy_tokenizer(model.origin, out.folder)
         for name, leaf in leaves:
             out.add_parameter(name, np.asarray(leaf))
+
+
+def manifest_sampler(model: Model, sampler: Any) -> dict[str, Any] | None:
+    """What the manifest says about sampling: what the caller does, or what came along with the model."""
+    sampler = sampler or model.origin.sampler
+    if sampler is None:
+        return recommended_entry(model.config, model.origin.names)
+    entry = to_dict(sampler)
+    sampler.check(model.config)
+    return entry
+
+
+def copy_tokenizer(origin: Origin, folder: Path) -> None:
+    """The tokenizer files of the checkpoint that a model comes from, if it has any."""
+    if origin.place is None:
+        return
+    place = Path(origin.place)
+    if not place.exists():
+        raise JaxsinkError(
+            f"{place}, which holds the tokenizer of this model, is gone; bring it back, or save "
+            "model.with_origin(jaxsink.Origin()), which has none."
+        )
+    if place.is_file():
+        foreign_formats(place).write_tokenizer(place, folder)
+        return
+    for name in TOKENIZER_FILES:
+        found = next((one for one in (place / name, place / "tokenizer" / name) if one.is_file()), None)
+        if found is not None:
+            shutil.copyfile(found, folder / name)
