@@ -15,6 +15,7 @@ from typing import Any
 from jaxsink.cli import human_bytes
 from jaxsink.cloud import is_remote
 from jaxsink.errors import JaxsinkError
+from jaxsink.hub import HUB_ID
 from jaxsink.origin import TOKENIZER_FILES, model_names
 from jaxsink.sampling.recommend import recommended_entry
 from jaxsink.storage import dtype_name, first_line
@@ -90,7 +91,7 @@ def convert(
 
 def locate(src: str, revision: str | None) -> tuple[Path, str | None]:
     path = Path(os.path.expanduser(src))
-    if not os.path.lexists(path) and hub.HUB_ID.fullmatch(src):
+    if not os.path.lexists(path) and HUB_ID.fullmatch(src):
         return hub.fetch(src, revision)
     if revision is not None:
         raise JaxsinkError(f"--revision is for hub ids, but {src} is a local path.")

@@ -14,10 +14,16 @@ from jax.sharding import Mesh
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
-from jaxsink.storage import MANIFEST, assemble, dtype_name
+from jaxsink.storage import MANIFEST, assemble, dtype_name, first_line
 
-from .plan import Piece, Plan, cast, check_finite, check_tied_copy, make_plan, read_piece
-from .source import SafetensorsSource, Source
+from .hub import fetch_settings, newest_commit
+from .plan import Piece, Plan, cast, check_finite, check_tied_copy, make_plan, read_config, read_piece
+from .source import SafetensorsSource, SettingsSource, Source
+
+__all__ = [
+    "convert_from_hub", "describe_directory", "fetch_settings", "load_directory", "newest_commit", "open_source",
+    "tokenizer_files",
+]  # fmt: skip
 
 
 def open_source(path: Path) -> Source:
@@ -81,18 +87,35 @@ def load_directory(path: Path, dtype: str | None, mesh: Mesh | None) -> Model:
     return assemble(plan.config, dtype, mesh, read)
 
 
-def describe_directory(path: Path) -> tuple[ModelConfig, str, dict[str, Any]]:
-    """(config, dtype, source) without reading the weights."""
+def describe_directory(path: Path) -> tuple[ModelConfig, str | None, dict[str, Any]]:
+    """(config, dtype, source) without reading the weights; settings alone will do, and then there is no dtype."""
+    if (path / "config.json").is_file() and not any(path.glob("*.safetensors*")) and not any(path.glob("*.bin*")):
+        settings = SettingsSource(path)
+        return read_config(settings, path)[1], None, {"kind": settings.kind, "path": str(path)}
     source = open_source(path)
     plan = make_plan(source, path)
     return plan.config, plan.dtype, {"kind": source.kind, "path": str(path)}
 
 
-def write_tokenizer(path: Path, folder: Path) -> None:
-    """The tokenizer of a GGUF file as files in a folder."""
-    from .convert import carry_tokenizer
+def tokenizer_files(path: Path) -> dict[str, str]:
+    """The tokenizer inside a GGUF file, as the contents of tokenizer.json and tokenizer_config.json."""
+    from .gguf_source import GgufSource
+    from .gguf_tokenizer import build
 
-    carry_tokenizer(open_source(path), path, folder)
+    try:
+        return build(GgufSource(path).fields)
+    except (JaxsinkError, TypeError, ValueError) as error:  # the latter two: values of the wrong kind
+        raise JaxsinkError(f"the tokenizer in {path} cannot be used: {first_line(error).rstrip('.')}.") from error
+
+
+def convert_from_hub(repository: str, commit: str, target: Path) -> None:
+    """Fetch and convert a model of the hub, with a progress bar where somebody looks."""
+    from jaxsink.cli import bytes_progress
+
+    from .convert import convert
+
+    with bytes_progress() as progress:
+        convert(repository, str(target), revision=commit, progress=progress)
 
 
 def read_part(plan: Plan, source: Source, piece: Piece, dtype: str, index: tuple[slice, ...]) -> np.ndarray:

@@ -58,8 +58,10 @@ class Plan:
         return self.parameters * np.dtype(NUMPY[dtype]).itemsize
 
 
-def make_plan(source: Source, path: Path, ignore_settings: frozenset[str] = frozenset()) -> Plan:
-    """Everything that can be checked without reading the weights."""
+def read_config(
+    source: Source, path: Path, ignore_settings: frozenset[str] = frozenset()
+) -> tuple[Family, ModelConfig]:
+    """What the settings alone say about a model."""
     where = str(path / "config.json" if path.is_dir() else path)
     family = family_of(source.config, where)
     settings = Settings(source.config, where, ignore_settings)
@@ -70,7 +72,13 @@ def make_plan(source: Source, path: Path, ignore_settings: frozenset[str] = froz
     settings.finish()
     more_eos = Settings(source.generation, str(path / "generation_config.json")).ids("eos_token_id")
     config = config.replace(eos_ids=tuple(dict.fromkeys((*config.eos_ids, *(i for i in more_eos if i < config.vocab)))))
+    return family, config
 
+
+def make_plan(source: Source, path: Path, ignore_settings: frozenset[str] = frozenset()) -> Plan:
+    """Everything that can be checked without reading the weights."""
+    where = str(path / "config.json" if path.is_dir() else path)
+    family, config = read_config(source, path, ignore_settings)
     experts = config.experts.count if config.experts else 1
     if config.layers * experts > len(source.tensors):  # before listing what may be millions of names
         raise JaxsinkError(

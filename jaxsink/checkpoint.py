@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from jax.sharding import Mesh
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.formats import foreign_formats
 from jaxsink.model import Model
 from jaxsink.models import resolve
 from jaxsink.names import no_such_model
@@ -38,6 +38,7 @@ __all__ = ["MANIFEST", "Reader", "describe", "describe_foreign", "dtype_name", "
 def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = None) -> Model:
     """A model from a converted checkpoint, from a Hugging Face directory with safetensors files, or a built-in one by name.
 
+    A hub id such as "GSAI-ML/LLaDA-8B-Instruct" is fetched and converted once (see jaxsink.hub).
     dtype: a name such as "float32" or a JAX dtype; None = as stored; "int8" rounds the weights of the layers, and has all
     else in bfloat16 (see jaxsink.quantize). mesh: restore straight into its shards.
     """
@@ -72,16 +73,11 @@ def describe_place(place: Path) -> tuple[ModelConfig, Origin]:
     return config, origin_of(place, source, None)
 
 
-def foreign_formats(path: Path) -> Any:
-    """The module that reads other people's checkpoints; it is a plug-in, because it knows us and we not it."""
-    found = list(entry_points(group="jaxsink.formats"))
-    if not found:
-        raise JaxsinkError(f"{path} is not a converted checkpoint, and the converters are not installed.")
-    return found[0].load()
+def describe_foreign(path: Path) -> tuple[ModelConfig, str | None, dict[str, Any]]:
+    """(config, dtype, source) of a Hugging Face directory or a GGUF file, without reading its weights.
 
-
-def describe_foreign(path: Path) -> tuple[ModelConfig, str, dict[str, Any]]:
-    """(config, dtype, source) of a Hugging Face directory or a GGUF file, without reading its weights."""
+    A directory with settings only, without weights, has no dtype.
+    """
     return foreign_formats(path).describe_directory(path)
 
 
@@ -132,7 +128,8 @@ def copy_tokenizer(origin: Origin, folder: Path) -> None:
             "model.with_origin(jaxsink.Origin()), which has none."
         )
     if place.is_file():
-        foreign_formats(place).write_tokenizer(place, folder)
+        for name, text in foreign_formats(place).tokenizer_files(place).items():
+            (folder / name).write_text(text, encoding="utf-8", errors="replace")
         return
     for name in TOKENIZER_FILES:
         found = next((one for one in (place / name, place / "tokenizer" / name) if one.is_file()), None)

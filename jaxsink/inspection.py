@@ -7,6 +7,7 @@ from typing import Any
 from jaxsink.checkpoint import describe_foreign
 from jaxsink.cli import human_bytes
 from jaxsink.config import ModelConfig
+from jaxsink.hub import is_hub_id
 from jaxsink.model import abstract
 from jaxsink.models import resolve
 from jaxsink.names import no_such_model
@@ -29,6 +30,7 @@ def describe(path: str) -> dict[str, Any]:
         config, dtype, source = describe_foreign(place)
     else:
         raise no_such_model(path, weights=False)
+    source = {**source, "path": path} if is_hub_id(path) else source
     parameters = sum(leaf.size for _, leaf in named_leaves(abstract(config))[0])
     sizes = {name: parameters * size for name, size in BYTES.items()}
     return {
