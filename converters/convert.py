@@ -15,6 +15,9 @@ from typing import Any
 from jaxsink.cli import human_bytes
 from jaxsink.cloud import is_remote
 from jaxsink.errors import JaxsinkError
+from jaxsink.hub import HUB_ID
+from jaxsink.origin import TOKENIZER_FILES, model_names
+from jaxsink.sampling.recommend import recommended_entry
 from jaxsink.storage import dtype_name
 from jaxsink.tokenizer import Tokenizer, check_special_ids
 from jaxsink.writing import Writer, writer
@@ -26,10 +29,6 @@ from .plan import Plan, check_tied_copy, make_plan, read_piece
 from .source import Source, check_file, read_json
 from .verify import compare_logits, compare_tensors
 
-CARRIED = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "generation_config.json",
-)  # fmt: skip
 READ_AS_JSON = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"}
 SPARE_BYTES = 64 << 20  # left free on the disk
 
@@ -76,7 +75,8 @@ def convert(
 
     origin: dict[str, Any] = {"kind": source.kind, "path": str(src), "revision": commit}
     report = Report(str(src), str(target), plan.family.name, dtype, len(source.tensors), plan.parameters, size, commit)
-    with writer(target, plan.config, dtype, origin, overwrite) as out:
+    sampler = recommended_entry(plan.config, [*model_names(str(src)), *model_names(str(path.absolute()))])
+    with writer(target, plan.config, dtype, origin, overwrite, sampler) as out:
         carried = carry_tokenizer(source, path, out.folder)
         report.warnings = [*plan.notes, *check_tokenizer(out.folder, path, plan)]
         with FileHashes([*source.files, *carried]) as hashes:
@@ -92,7 +92,7 @@ def convert(
 
 def locate(src: str, revision: str | None) -> tuple[Path, str | None]:
     path = Path(os.path.expanduser(src))
-    if not os.path.lexists(path) and hub.HUB_ID.fullmatch(src):
+    if not os.path.lexists(path) and HUB_ID.fullmatch(src):
         return hub.fetch(src, revision)
     if revision is not None:
         raise JaxsinkError(f"--revision is for hub ids, but {src} is a local path.")
@@ -135,7 +135,7 @@ def carry_tokenizer(source: Source, path: Path, folder: Path) -> list[Path]:
         for name, text in tokenizer_files(path).items():
             (folder / name).write_text(text, encoding="utf-8", errors="replace")
         return []
-    carried = [path / name for name in CARRIED if os.path.lexists(path / name)]
+    carried = [path / name for name in TOKENIZER_FILES if os.path.lexists(path / name)]
     for file in carried:
         check_file(file)
         if file.name in READ_AS_JSON:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,14 @@ from jaxsink.model import Model
 from jaxsink.storage import MANIFEST, assemble, dtype_name, first_line
 
 from .families import family_of
-from .plan import Piece, Plan, cast, check_finite, check_tied_copy, make_plan, read_piece
-from .source import SafetensorsSource, Source, check_file, read_json
+from .hub import fetch_settings, newest_commit
+from .plan import Piece, Plan, cast, check_finite, check_tied_copy, make_plan, read_config, read_piece
+from .source import SafetensorsSource, SettingsSource, Source, check_file, read_json
+
+__all__ = [
+    "convert_from_hub", "describe_directory", "fetch_settings", "load_directory", "newest_commit", "open_source",
+    "tokenizer_files",
+]  # fmt: skip
 
 
 def open_source(path: Path) -> Source:
@@ -92,12 +98,22 @@ def load_directory(
 
 def describe_directory(
     path: Path, mask_id: int | None = None, ignore_settings: Iterable[str] = ()
-) -> tuple[ModelConfig, str, dict[str, Any]]:
-    """(config, dtype, source) without reading the weights; the source's "notes" say what its files disagree about."""
+) -> tuple[ModelConfig, str | None, dict[str, Any]]:
+    """(config, dtype, source) without reading the weights; the source's "notes" say what its files disagree about.
+
+    Settings alone will do, and then there is no dtype.
+    """
+    if (path / "config.json").is_file() and not any(path.glob("*.safetensors*")) and not any(path.glob("*.bin*")):
+        settings = SettingsSource(path)
+        _, config, notes = read_config(settings, path, ignore_settings, mask_id)
+        return config, None, described(settings, path, notes)
     source = open_source(path)
     plan = make_plan(source, path, ignore_settings, mask_id)
-    notes = {"notes": list(plan.notes)} if plan.notes else {}
-    return plan.config, plan.dtype, {"kind": source.kind, "path": str(path), **notes}
+    return plan.config, plan.dtype, described(source, path, plan.notes)
+
+
+def described(source: Source, path: Path, notes: Sequence[str]) -> dict[str, Any]:
+    return {"kind": source.kind, "path": str(path), **({"notes": list(notes)} if notes else {})}
 
 
 def tokenizer_files(path: Path) -> dict[str, str]:
@@ -111,6 +127,16 @@ def tokenizer_files(path: Path) -> dict[str, str]:
         return build(fields)
     except (JaxsinkError, TypeError, ValueError) as error:  # the latter two: values of the wrong kind
         raise JaxsinkError(f"the tokenizer in {path} cannot be used: {first_line(error).rstrip('.')}.") from error
+
+
+def convert_from_hub(repository: str, commit: str, target: Path) -> None:
+    """Fetch and convert a model of the hub, with a progress bar where somebody looks."""
+    from jaxsink.cli import bytes_progress
+
+    from .convert import convert
+
+    with bytes_progress() as progress:
+        convert(repository, str(target), revision=commit, progress=progress)
 
 
 def read_part(plan: Plan, source: Source, piece: Piece, dtype: str, index: tuple[slice, ...]) -> np.ndarray:

@@ -60,8 +60,10 @@ class Plan:
         return self.parameters * np.dtype(NUMPY[dtype]).itemsize
 
 
-def make_plan(source: Source, path: Path, ignore_settings: Iterable[str] = (), mask_id: int | None = None) -> Plan:
-    """Everything that can be checked without reading the weights."""
+def read_config(
+    source: Source, path: Path, ignore_settings: Iterable[str] = (), mask_id: int | None = None
+) -> tuple[Family, ModelConfig, tuple[str, ...]]:
+    """What the settings alone say about a model, and notes on what its files disagree about."""
     where = str(path / "config.json" if path.is_dir() else path)
     family = family_of(source.config, where)
     ignored = frozenset([ignore_settings] if isinstance(ignore_settings, str) else ignore_settings)
@@ -73,7 +75,13 @@ def make_plan(source: Source, path: Path, ignore_settings: Iterable[str] = (), m
     except JaxsinkError as error:  # those of ModelConfig do not know the file
         message = str(error)
         raise JaxsinkError(f"{where}: {message[8:]}" if message.startswith("config: ") else message) from error
+    return family, config, tuple(notes)
 
+
+def make_plan(source: Source, path: Path, ignore_settings: Iterable[str] = (), mask_id: int | None = None) -> Plan:
+    """Everything that can be checked without reading the weights."""
+    where = str(path / "config.json" if path.is_dir() else path)
+    family, config, notes = read_config(source, path, ignore_settings, mask_id)
     experts = config.experts.count if config.experts else 1
     if config.layers * experts > len(source.tensors):  # before listing what may be millions of names
         raise JaxsinkError(

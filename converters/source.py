@@ -128,6 +128,19 @@ def add_tensor(tensors: dict[str, TensorInfo], name: str, info: TensorInfo) -> N
     tensors[name] = info
 
 
+class SettingsSource(Source):
+    """Settings without weights: enough to say what a model is."""
+
+    kind = "settings without weights"
+
+    def __init__(self, folder: Path):
+        self.config, self.generation, self.files = read_settings(folder)
+        self.tensors = {}
+
+    def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
+        raise JaxsinkError(f"tensor {name!r} cannot be read: the weights are not here.")
+
+
 class SafetensorsSource(Source):
     kind = "safetensors"
 

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from jaxsink.config import Experts, ModelConfig, RopeScaling
     from jaxsink.errors import JaxsinkError
     from jaxsink.model import Model, Output, abstract, forward, init
+    from jaxsink.origin import Origin
     from jaxsink.presets import PRESETS, preset
     from jaxsink.reporting.own import report
     from jaxsink.sampling.generate import generate
     from jaxsink.sampling.generation import Generation
     from jaxsink.sampling.intervene import DropPositions
+    from jaxsink.sampling.recommend import sampler_for
     from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler, SDARSampler
     from jaxsink.tokenizer import Tokenizer
 
@@ -40,12 +42,14 @@ _HOME = {
     "abstract": "jaxsink.model",
     "forward": "jaxsink.model",
     "init": "jaxsink.model",
+    "Origin": "jaxsink.origin",
     "PRESETS": "jaxsink.presets",
     "preset": "jaxsink.presets",
     "report": "jaxsink.reporting.own",
     "Generation": "jaxsink.sampling.generation",
     "generate": "jaxsink.sampling.generate",
     "DropPositions": "jaxsink.sampling.intervene",
+    "sampler_for": "jaxsink.sampling.recommend",
     "ARSampler": "jaxsink.sampling.samplers",
     "DreamSampler": "jaxsink.sampling.samplers",
     "LLaDASampler": "jaxsink.sampling.samplers",

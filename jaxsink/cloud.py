@@ -53,7 +53,7 @@ def fetch(path: str | os.PathLike[str], weights: bool = True) -> Path:
                 "puts one there."
             )
         version = hashlib.sha256(url.encode() + manifest.stamp.generation).hexdigest()[:16]
-        place = _cache() / f"{url.rsplit('/', 1)[-1]}-{version}"
+        place = cache_directory() / f"{url.rsplit('/', 1)[-1]}-{version}"
         if not weights and not place.is_dir():
             place = place.with_name(f"{place.name}-without-weights")
         if not place.is_dir():
@@ -141,7 +141,8 @@ def _store(url: str) -> Any:
     return tensorstore.KvStore.open({"driver": "gcs", "bucket": bucket, "path": f"{prefix}/"}, context=context).result()
 
 
-def _cache() -> Path:
+def cache_directory() -> Path:
+    """Where checkpoints from elsewhere are kept."""
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named).expanduser().absolute()

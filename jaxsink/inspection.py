@@ -8,9 +8,10 @@ from typing import Any
 from jaxsink.checkpoint import describe_foreign
 from jaxsink.cli import human_bytes
 from jaxsink.config import ModelConfig
-from jaxsink.errors import JaxsinkError
+from jaxsink.hub import is_hub_id
 from jaxsink.model import abstract
 from jaxsink.models import resolve
+from jaxsink.names import no_such_model
 from jaxsink.presets import PRESETS
 from jaxsink.storage import MANIFEST, Reader, named_leaves
 
@@ -29,7 +30,8 @@ def describe(path: str, mask_id: int | None = None, ignore_settings: Iterable[st
     elif place.exists():
         config, dtype, source = describe_foreign(place, mask_id, ignore_settings)
     else:
-        raise JaxsinkError(f"there is no checkpoint at {path}, and no published model of that name is known.")
+        raise no_such_model(path, weights=False)
+    source = {**source, "path": path} if is_hub_id(path) else source
     parameters = sum(leaf.size for _, leaf in named_leaves(abstract(config))[0])
     sizes = {name: parameters * size for name, size in BYTES.items()}
     return {

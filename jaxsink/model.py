@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +20,24 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.kernels.tiles import on_tpu
 from jaxsink.layers import Layer, Linear, Maker, Norm, product, random_maker, rope_table
 from jaxsink.loops import scanned_layers, unrolled_layers
+from jaxsink.origin import Origin
 from jaxsink.record import MASKED, PROMPT, UNMASKED, Recorder, compile_record
+
+if TYPE_CHECKING:
+    from jaxsink.tokenizer import Tokenizer
 
 
 class Model(nnx.Module):
-    """Weights and their configuration; a pytree, so it passes through jit, grad, device_put and tree.map."""
+    """Weights and their configuration; a pytree, so it passes through jit, grad, device_put and tree.map.
+
+    Its origin (tokenizer, recommended sampler) is a static part of the tree, as the config is, and goes along wherever
+    the weights go. Two models map together, as in jax.tree.map(f, a, b), if their origins are equal: give one that of the
+    other with `b.with_origin(a.origin)`.
+    """
 
     def __init__(self, config: ModelConfig, make: Maker):
         self.config = config
+        self.origin = Origin()
         self.embedding = nnx.Param(make((config.vocab, config.width), "matrix"))
         learned = config.positions == "learned"
         self.position = nnx.Param(make((config.max_positions, config.width), "matrix")) if learned else None
@@ -47,6 +58,19 @@ class Model(nnx.Module):
     @property
     def is_unrolled(self) -> bool:
         return not isinstance(self.layers, Layer)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the checkpoint that the model was loaded from."""
+        return self.origin.tokenizer(self.config.family)
+
+    def with_origin(self, origin: Origin) -> Model:
+        """The same weights under another origin."""
+        if origin == self.origin:
+            return self
+        other = copy(self)
+        other.origin = origin
+        return other
 
     def astype(self, dtype: Any) -> Model:
         return jax.tree.map(lambda x: x.astype(dtype), self)
@@ -132,7 +156,8 @@ def forward(
 
     mesh = mesh_of(model)
     backend = choose_backend(backend, tokens.shape[1], tokens.shape[1], mesh)
-    logits_, records, hidden = _forward(model, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
+    bare = model.with_origin(Origin())  # so that no program depends on it
+    logits_, records, hidden = _forward(bare, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
     return Output(logits_, jax.tree.unflatten(treedef, records), hidden)
 
 

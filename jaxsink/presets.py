@@ -130,6 +130,50 @@ PRESETS: dict[str, ModelConfig] = {
     "gpt2-xl": _gpt2(48, 1600, 25),
 }
 
+# Where the weights are published; for a name that stands for several variants, the one that answers questions.
+HUB_IDS: dict[str, str] = {
+    "llada-8b-base": "GSAI-ML/LLaDA-8B-Base",
+    "llada-8b-instruct": "GSAI-ML/LLaDA-8B-Instruct",
+    "llada-1.5": "GSAI-ML/LLaDA-1.5",
+    "llada-moe-7b-a1b": "inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
+    "mmada-8b": "Gen-Verse/MMaDA-8B-Base",
+    "mmada-8b-mixcot": "Gen-Verse/MMaDA-8B-MixCoT",
+    "dream-7b-base": "Dream-org/Dream-v0-Base-7B",
+    "dream-7b-instruct": "Dream-org/Dream-v0-Instruct-7B",
+    "dream-coder-7b": "Dream-org/Dream-Coder-v0-Instruct-7B",
+    "diffucoder-7b": "apple/DiffuCoder-7B-Instruct",
+    "sdar-1.7b": "JetLM/SDAR-1.7B-Chat",
+    "sdar-4b": "JetLM/SDAR-4B-Chat",
+    "sdar-8b": "JetLM/SDAR-8B-Chat",
+    "llama-2-7b": "meta-llama/Llama-2-7b-hf",
+    "llama-2-13b": "meta-llama/Llama-2-13b-hf",
+    "llama-3-8b": "meta-llama/Meta-Llama-3-8B",
+    "llama-3.1-8b": "meta-llama/Llama-3.1-8B",
+    "llama-3.1-8b-instruct": "meta-llama/Llama-3.1-8B-Instruct",
+    "llama-3.2-1b": "meta-llama/Llama-3.2-1B",
+    "llama-3.2-3b": "meta-llama/Llama-3.2-3B",
+    "qwen2-0.5b": "Qwen/Qwen2-0.5B",
+    "qwen2-1.5b": "Qwen/Qwen2-1.5B",
+    "qwen2-7b": "Qwen/Qwen2-7B",
+    "qwen2.5-0.5b": "Qwen/Qwen2.5-0.5B",
+    "qwen2.5-1.5b": "Qwen/Qwen2.5-1.5B",
+    "qwen2.5-3b": "Qwen/Qwen2.5-3B",
+    "qwen2.5-7b": "Qwen/Qwen2.5-7B",
+    "qwen3-0.6b": "Qwen/Qwen3-0.6B",
+    "qwen3-1.7b": "Qwen/Qwen3-1.7B",
+    "qwen3-4b": "Qwen/Qwen3-4B",
+    "qwen3-8b": "Qwen/Qwen3-8B",
+    "mistral-7b-v0.1": "mistralai/Mistral-7B-v0.1",
+    "mistral-7b-v0.3": "mistralai/Mistral-7B-v0.3",
+    "smollm2-135m": "HuggingFaceTB/SmolLM2-135M",
+    "smollm2-360m": "HuggingFaceTB/SmolLM2-360M",
+    "smollm2-1.7b": "HuggingFaceTB/SmolLM2-1.7B",
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "gpt2-xl": "openai-community/gpt2-xl",
+}
+
 
 def preset(name: str) -> ModelConfig:
     """The configuration of a published model, for instance `preset("llada-8b-instruct")`."""

@@ -103,6 +103,7 @@ class Reader:
             self.config = ModelConfig.from_dict(self.manifest["config"])
             self.dtype = dtype_name(self.manifest["dtype"])
             self.source = dict(self.manifest["source"])
+            self.sampler = read_sampler(self.manifest.get("sampler"), self.config)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, JaxsinkError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else first_line(error).rstrip(".")
             raise JaxsinkError(f"{manifest} cannot be used ({what}); convert the checkpoint again.") from error
@@ -168,6 +169,13 @@ class Reader:
 
     def _names(self, name: str, leaf: jax.ShapeDtypeStruct) -> list[str]:
         return [piece_name(name, layer) for layer in range(leaf.shape[0])]
+
+
+def read_sampler(values: Any, config: ModelConfig) -> Any:
+    """The sampler that a manifest recommends; None in those that do not."""
+    from jaxsink.sampling.recommend import from_dict  # which knows models
+
+    return None if values is None else from_dict(dict(values), config)
 
 
 def _bytes(leaf: jax.ShapeDtypeStruct) -> int:

@@ -128,15 +128,18 @@ def writer(
     dtype: str,
     source: dict[str, Any],
     overwrite: bool = False,
+    sampler: dict[str, Any] | None = None,
 ) -> Iterator[Writer]:
     """Write a checkpoint; nothing appears at `path` unless the block ends well. `source` may be filled inside it.
+
+    sampler: the one that the checkpoint recommends, as `jaxsink.sampling.recommend.to_dict` has it.
 
     For a bucket (gs://…) it is written on this machine, where temporary files belong, and sent when it is complete.
     """
     if is_remote(path):
         check_free(path, overwrite)
         with tempfile.TemporaryDirectory(prefix="jaxsink-") as folder:
-            with writer(Path(folder) / "checkpoint", config, dtype, source) as out:
+            with writer(Path(folder) / "checkpoint", config, dtype, source, sampler=sampler) as out:
                 yield out
             send(Path(folder) / "checkpoint", path, overwrite)
         return
@@ -148,6 +151,8 @@ def writer(
         "config": config.to_dict(),
         "source": source,
     }
+    if sampler is not None:
+        manifest["sampler"] = sampler
     target = Path(os.path.realpath(os.path.expanduser(path)))
     with without_chatter(), new_directory(target, MANIFEST, overwrite) as folder:
         out = Writer(folder, manifest)

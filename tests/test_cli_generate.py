@@ -20,8 +20,10 @@ from rich.console import Console
 
 import jaxsink
 from jaxsink.commands import generate as command
-from jaxsink.commands import live, sampler_options, shared
+from jaxsink.commands import live, shared
 from jaxsink.errors import JaxsinkError
+from jaxsink.origin import model_names
+from jaxsink.sampling import recommend
 from jaxsink.tokenizer import Tokenizer
 
 SPECIALS = [
@@ -93,7 +95,11 @@ def chatty(tmp_path_factory) -> Path:
             jaxsink.LLaDASampler(16, 16, 16, threshold=0.01, cfg_scale=0.5, stop_at_eos=True),
         ),
         ("mmada_tiny", [], jaxsink.LLaDASampler(16, 16, 16, text_only=True)),
-        ("dream_tiny", ["--alg", "topk_margin", "--steps", 5], jaxsink.DreamSampler(16, 5, alg="topk_margin")),
+        (
+            "dream_tiny",
+            ["--alg", "topk_margin", "--steps", 5, "--temperature", 0],
+            jaxsink.DreamSampler(16, 5, alg="topk_margin", top_p=0.9),
+        ),
         (
             "llama_tiny",
             ["--temperature", 0.9, "--top-p", 0.8, "--top-k", 40, "--no-stop-at-eos"],
@@ -170,15 +176,15 @@ def test_prompts_as_text_and_chats(chatty, monkeypatch):
     ],
 )
 def test_when_a_model_is_for_chats(tmp_path, names, brings, expected):
-    found = shared.Found(tmp_path, small("llada-8b-base"), tuple(names))
+    found = shared.Found(tmp_path, small("llada-8b-base"), jaxsink.Origin(names=tuple(names)))
     assert found.prefers_chat(SimpleNamespace(template="llada", brings_template=brings)) is expected  # type: ignore[arg-type]
     assert not found.prefers_chat(SimpleNamespace(template=None, brings_template=brings))  # type: ignore[arg-type]
 
 
 def test_names_come_from_the_path_the_hub_cache_and_the_source(chatty):
-    assert shared.model_names("/a/base/models--x--Tiny-Instruct/snapshots/0f2a") == ["models--x--Tiny-Instruct", "0f2a"]
-    assert shared.model_names("chat/LLaDA-8B.gguf") == ["LLaDA-8B.gguf"]
-    assert shared.Found.at(str(chatty)).names == ("tiny",)
+    assert model_names("/a/base/models--x--Tiny-Instruct/snapshots/0f2a") == ["models--x--Tiny-Instruct", "0f2a"]
+    assert model_names("chat/LLaDA-8B.gguf") == ["LLaDA-8B.gguf"]
+    assert shared.Found.at(str(chatty)).origin.names == ("tiny",)
 
 
 def test_infilling_returns_everything_from_the_first_gap_on(capsys, chatty):
@@ -297,7 +303,10 @@ def test_large_records_are_announced(tmp_path):
         ([LLAMA, "--ids", "1", "--top-p", "0.5"], "--top-p and --top-k .* need a --temperature above 0"),
         ([LLADA, "--ids", "1", "--whole-map"], "^--whole-map is not for a llada model"),
         ([LLADA, "--ids", "1", "--tokens", "100", "--block", "32"], "--tokens 100 is not a multiple of --block 32"),
-        ([LLADA, "--ids", "1", "--steps", "50"], "--steps 50 cannot be shared evenly by the 4 blocks of --block 32"),
+        (
+            [LLADA, "--ids", "1", "--tokens", "128", "--steps", "50"],
+            "--steps 50 cannot be shared evenly by the 4 blocks of --block 32",
+        ),
         ([LLADA, "--ids", "1", "--steps", "50", "--threshold", "0.9"], "give it or --steps, not both"),
         ([LLADA, "--ids", "1", "--temperature", "-1"], "temperature must not be negative"),
         ([LLADA, "--ids", "1", "--cfg", "1", "--cache", "dual"], "guidance and a cache do not go together"),
@@ -331,7 +340,7 @@ def test_what_argparse_refuses(argv, capsys):
 
 def test_block_causal_models(tmp_path, capsys, monkeypatch):
     config = small("sdar-1.7b")
-    monkeypatch.setattr(shared.Found, "at", lambda model: shared.Found(tmp_path, config, ()))
+    monkeypatch.setattr(shared.Found, "at", lambda model: shared.Found(tmp_path, config, jaxsink.Origin()))
     monkeypatch.setattr("jaxsink.checkpoint.load", lambda *_: jaxsink.init(config, 0))
     result = call_json(capsys, "sdar", "--ids", "1", "--tokens", 8, "--steps-per-block", 2)
     assert result["sampler"]["name"] == "SDARSampler" and len(result["ids"]) == 8
@@ -341,21 +350,21 @@ def test_block_causal_models(tmp_path, capsys, monkeypatch):
 
 def test_a_model_that_cannot_write():
     with pytest.raises(JaxsinkError, match="no mask token, cannot write"):
-        sampler_options.sampler_name(CONFIG.replace(mask_id=None))
+        recommend.sampler_kind(CONFIG.replace(mask_id=None))
 
 
 def test_broken_tokenizers_and_gguf_files(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(JaxsinkError, match=r"not a tokenizer that can be read.*, or give token ids with --ids\.$"):
-        shared.Found(tmp_path, CONFIG, ()).tokenizer()
+        shared.Found(tmp_path, CONFIG, jaxsink.Origin()).tokenizer()
     (tmp_path / "model.gguf").write_text("")
     with pytest.raises(JaxsinkError, match=r"cannot be read as a GGUF file.*, or give token ids with --ids\.$"):
-        shared.Found(tmp_path / "model.gguf", CONFIG, ()).tokenizer()
+        shared.Found(tmp_path / "model.gguf", CONFIG, jaxsink.Origin()).tokenizer()
 
 
 def test_default_blocks():
     sizes = {128: 32, 16: 16, 4: 4, 100: 25, 48: 24, 33: 11, 97: 97, 2: 2}
-    assert {tokens: sampler_options.default_block(tokens) for tokens in sizes} == sizes
+    assert {tokens: recommend.default_block(tokens) for tokens in sizes} == sizes
 
 
 def test_long_texts_are_noted(capsys):

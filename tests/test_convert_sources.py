@@ -198,7 +198,7 @@ class Hub:
     def __init__(self, folder: Path, names: list[str]):
         self.folder, self.names, self.asked = folder, names, []
 
-    def model_info(self, repository: str, revision: str | None = None) -> Any:
+    def model_info(self, repository: str, revision: str | None = None, timeout: float | None = None) -> Any:
         self.asked.append((repository, revision))
         return SimpleNamespace(sha="c0ffee" * 6, siblings=[SimpleNamespace(rfilename=name) for name in self.names])
 
@@ -231,7 +231,7 @@ def test_hub_pins_the_commit(tmp_path: Path, capsys: Any, monkeypatch: Any) -> N
 
 def test_hub_without_network(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     class Offline(Hub):
-        def model_info(self, repository: str, revision: str | None = None) -> Any:
+        def model_info(self, repository: str, revision: str | None = None, timeout: float | None = None) -> Any:
             raise ConnectionError("name resolution failed\nwith a second line")
 
     use(monkeypatch, Offline(tmp_path, []))

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
 from jaxsink import JaxsinkError
 from jaxsink.builtin import BUILTIN
 from jaxsink.cli import main
+from jaxsink.config import ModelConfig
 from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_two
 from jaxsink.evals.harness_options import Options, Request, make_sampler, parse_options
+from jaxsink.sampling.recommend import family_sampler
 from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
 from jaxsink.sinks import MaskSinks
 
 LLADA, DREAM, LLAMA = (BUILTIN[name].config for name in ("mini-llada", "mini-dream", "mini-llama"))
 
 
+def sampler_of(config: ModelConfig, options: Options, request: Request) -> Any:
+    return make_sampler(config, family_sampler(config), options, request)
+
+
 def test_model_arguments_go_before_the_task() -> None:
     task = Request.parse({"until": "Q:", "do_sample": False, "temperature": 0.0, "max_gen_toks": 64})
     assert task == Request(("Q:",), 64, 0.0)
-    assert make_sampler(DREAM, parse_options({}, DREAM), task) == DreamSampler(64, 64, temperature=0.0)
+    assert sampler_of(DREAM, parse_options({}, DREAM), task) == DreamSampler(64, 64, temperature=0.0)
     options = parse_options({"temperature": 0.1, "max_new_tokens": 32, "steps": 8}, DREAM)
-    assert make_sampler(DREAM, options, task) == DreamSampler(32, 8, temperature=0.1)
-    assert make_sampler(LLADA, parse_options({"gen_length": 48}, LLADA), task) == LLaDASampler(48, 48, 24)
-    assert make_sampler(LLAMA, parse_options({"gen_length": 48}, LLAMA), task) == ARSampler(48)
-    assert make_sampler(LLAMA, parse_options({}, LLAMA), Request()) == ARSampler(256)
+    assert sampler_of(DREAM, options, task) == DreamSampler(32, 8, temperature=0.1)
+    assert sampler_of(LLADA, parse_options({"gen_length": 48}, LLADA), task) == LLaDASampler(48, 48, 24)
+    assert sampler_of(LLAMA, parse_options({"gen_length": 48}, LLAMA), task) == ARSampler(48)
+    assert sampler_of(LLAMA, parse_options({}, LLAMA), Request()) == ARSampler(256)
 
 
 def test_a_setting_decodes_as_jaxsink_evaluate_does() -> None:
     options = parse_options({"steps": 128}, LLADA, "llada-8b-instruct/gsm8k/study")
-    assert make_sampler(LLADA, options, Request()) == LLaDASampler(256, 128, 32)
+    assert sampler_of(LLADA, options, Request()) == LLaDASampler(256, 128, 32)
     with pytest.raises(JaxsinkError, match="another kind of model"):
         parse_options({}, DREAM, "llada-8b-instruct/gsm8k/study")
 
@@ -89,9 +96,9 @@ def test_mistakes_in_decoding_are_named() -> None:
     with pytest.raises(JaxsinkError, match="asks for min_p"):
         Request.parse({"min_p": 0.1})
     with pytest.raises(JaxsinkError, match="not a multiple of block_length"):
-        make_sampler(LLADA, parse_options({"block_length": 7}, LLADA), Request())
+        sampler_of(LLADA, parse_options({"block_length": 7}, LLADA), Request())
     with pytest.raises(JaxsinkError, match="wrong kind of value"):
-        make_sampler(LLADA, parse_options({"steps": "many"}, LLADA), Request())
+        sampler_of(LLADA, parse_options({"steps": "many"}, LLADA), Request())
 
 
 def test_batches_have_few_shapes() -> None:

@@ -192,12 +192,13 @@ def choose_exam(args: argparse.Namespace, config: ModelConfig) -> Exam:
     from jaxsink.data.benchmarks import load_benchmark
     from jaxsink.evals import exam
     from jaxsink.evals.settings import get_setting
+    from jaxsink.sampling.recommend import sampler_for
 
     def chosen(total: int) -> list[int]:
         return exam.choose(total, args.limit, args.subset, args.subset_seed)
 
     if args.setting == exam.TASK:
-        return exam.task_exam(config, chosen(max(exam.TASK_QUESTIONS, args.limit or 0)))
+        return exam.task_exam(config, chosen(max(exam.TASK_QUESTIONS, args.limit or 0)), sampler_for(args.model))
     setting = get_setting(args.setting)
     tokenizer = own_tokenizer(args.model)
     examples = load_benchmark(setting.benchmark, "test", args.data_file, args.data_dir)

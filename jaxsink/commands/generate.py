@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,8 @@ EXAMPLES = """examples:
   jaxsink generate ./llada "Hello" --record run.npz --record-what received,entropy --every 4
   jaxsink generate ./tiny --ids 5,17,3 --tokens 16                checkpoint without a tokenizer
 
-The sampler follows from the model: LLaDA's for LLaDA and MMaDA, Dream's, SDAR's, or one token after the other.
+A model brings the sampler that it was made for, with all its settings (`jaxsink models` lists them); each option changes
+one of them.
 Compiled programs are kept in ~/.cache/jaxsink/xla (JAXSINK_COMPILE_CACHE=DIR or off).
 """
 BUCKET = 32  # prompts are padded to a multiple of this, so that other prompts find the program compiled
@@ -126,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(result))
     else:
         say(" ".join(map(str, result["ids"])) if result["text"] is None else result["text"])
+    if result["empty"] is not None:
+        note(f"the answer is empty: {result['empty']}.")
     if watched:
         done, ran = sum(step >= 0 for step in result["committed_at"]), seconds["run"]
         speed = f"{done} tokens in {result['steps']} steps, {ran:.1f} s ({done / ran:.1f} tokens/s)"
@@ -141,7 +145,7 @@ def prepare(args: argparse.Namespace) -> Job:
 
     found = Found.at(args.model, **reading_options(args))
     config = found.config
-    sampler = make_sampler(args, config)
+    sampler = make_sampler(args, config, found.sampler)
     choose_backend(args.backend, 1, 1)
     tokenizer, template, ids = encode(args, found)
     check_ids([ids], None, config, None)
@@ -164,6 +168,7 @@ def prepare(args: argparse.Namespace) -> Job:
 def encode(args: argparse.Namespace, found: Found) -> tuple[Tokenizer | None, str | None, list[int]]:
     """(tokenizer, name of the chat template if one is used, ids of the prompt)."""
     from jaxsink.commands.shared import parse_ids, read_prompt
+    from jaxsink.sampling.prompts import encode_text, unknown_note, unknown_words
     from jaxsink.tokenizer import check_special_ids
 
     if (args.prompt is None) == (args.ids is None):
@@ -183,13 +188,12 @@ def encode(args: argparse.Namespace, found: Found) -> tuple[Tokenizer | None, st
     if args.ids is not None:
         return tokenizer, None, parse_ids(args.ids)
     text = read_prompt(args.prompt)
+    if unknown := unknown_words(tokenizer, text):
+        note(unknown_note(tokenizer, unknown))
     if args.chat or args.system is not None or (args.chat is None and found.prefers_chat(tokenizer)):
         system = [] if args.system is None else [{"role": "system", "content": args.system}]
         return tokenizer, tokenizer.template, tokenizer.chat([*system, {"role": "user", "content": text}])
-    ids = tokenizer.encode(text, add_special_tokens=True)
-    if not ids:
-        raise JaxsinkError("the prompt is empty; give some text.")
-    return tokenizer, None, ids
+    return tokenizer, None, encode_text(tokenizer, text, chat=False)
 
 
 def execute(job: Job, model: Any, args: argparse.Namespace, console: Console | None) -> tuple[Any, dict[str, float]]:
@@ -251,6 +255,7 @@ def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[s
     from jaxsink.attention import choose_backend
     from jaxsink.commands.shared import first_end
     from jaxsink.quantize import weights_dtype
+    from jaxsink.sampling.generation import end_ids
 
     skip = gen.prompt_length - len(job.ids)  # padding
     steps = int(gen.steps[0])
@@ -263,6 +268,7 @@ def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[s
         text = job.tokenizer.decode(tokens[job.start : len(job.ids)] + written[:end])
     return {
         "text": text,
+        "empty": why_empty(tokens[job.start :], end_ids(job.found.config)) if text == "" else None,
         "ids": tokens[job.start :],
         "committed_at": committed_at[job.start :],
         "start": job.start,
@@ -279,6 +285,16 @@ def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[s
         "record": None if job.record is None else {"file": str(job.record.path), "what": list(job.record.what)},
         "jaxsink": __version__,
     }
+
+
+def why_empty(ids: list[int], ends: Sequence[int]) -> str:
+    """Why nothing is to be read in these ids."""
+    if all(token in ends for token in ids):
+        return f"all {len(ids)} tokens are end tokens" if len(ids) > 1 else "its only token is an end token"
+    if ids[0] in ends:
+        count = sum(token in ends for token in ids)
+        return f"{count} of its {len(ids)} tokens are end tokens, the first one among them"
+    return "its tokens are special ones, which have no text (--json shows them)"
 
 
 def note(message: str) -> None:

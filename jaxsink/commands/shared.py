@@ -18,14 +18,16 @@ import numpy as np
 
 from jaxsink import record as recorders
 from jaxsink import reduce
-from jaxsink.checkpoint import describe_foreign
+from jaxsink.checkpoint import describe_place
 from jaxsink.cli import human_bytes
 from jaxsink.cloud import local
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.models import resolve
-from jaxsink.presets import PRESETS
-from jaxsink.storage import MANIFEST, Reader
+from jaxsink.names import no_such_model
+from jaxsink.origin import Origin
+from jaxsink.sampling.generation import end_ids
+from jaxsink.sampling.recommend import recommended
 from jaxsink.tokenizer import Tokenizer
 
 VARIABLE = "JAXSINK_COMPILE_CACHE"
@@ -121,22 +123,19 @@ class Found:
 
     place: Path
     config: ModelConfig
-    names: tuple[str, ...]  # what it is called: its directory, and where it came from
+    origin: Origin
 
     @classmethod
     def at(cls, model: str, mask_id: int | None = None, ignore_settings: Sequence[str] = ()) -> Found:
         place = resolve(model)
-        if (place / MANIFEST).is_file():
-            reader = Reader(place)
-            config, source = reader.config, reader.source
-        elif place.exists():
-            config, _, source = describe_foreign(place, mask_id, ignore_settings)
-        elif model in PRESETS:
-            raise JaxsinkError(f"{model} is known, but its weights are not here; give their directory.")
-        else:
-            raise JaxsinkError(f"there is no checkpoint at {model}; give a converted one or a Hugging Face directory.")
-        paths = [str(place.absolute()), str(source.get("path") or "")]
-        return cls(place, config, tuple(dict.fromkeys(name for path in paths for name in model_names(path))))
+        if not place.exists():
+            raise no_such_model(model)
+        return cls(place, *describe_place(place, mask_id, ignore_settings))
+
+    @property
+    def sampler(self) -> Any:
+        """The one that the checkpoint recommends."""
+        return self.origin.sampler or recommended(self.config, self.origin.names)
 
     def tokenizer(self) -> Tokenizer:
         try:
@@ -146,16 +145,10 @@ class Found:
 
     def prefers_chat(self, tokenizer: Tokenizer) -> bool:
         """Whether the model was made for chats, as far as names and files tell."""
-        words = {word for name in self.names for word in re.findall("[a-z]+", name.lower())}
+        words = {word for name in self.origin.names for word in re.findall("[a-z]+", name.lower())}
         if tokenizer.template is None or "base" in words:
             return False
         return bool(words & TALKS) or tokenizer.brings_template
-
-
-def model_names(path: str) -> list[str]:
-    """The last part of a path; a hub cache names the model further up (models--owner--name/snapshots/commit)."""
-    parts = Path(path).parts
-    return [part for part in parts[:-1] if part.startswith("models--")] + list(parts[-1:])
 
 
 def read_prompt(text: str) -> str:
@@ -280,5 +273,5 @@ class RecordFile:
 
 def first_end(ids: Sequence[int], config: ModelConfig) -> int:
     """How many ids stand before the first end token."""
-    ends = {*config.eos_ids, config.eot_id}
+    ends = end_ids(config)
     return next((n for n, token in enumerate(ids) if token in ends), len(ids))

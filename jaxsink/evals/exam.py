@@ -24,6 +24,7 @@ from jaxsink.evals.extract import INVALID
 from jaxsink.evals.prompts import gold_text, prompt_texts
 from jaxsink.evals.score import Score, score
 from jaxsink.evals.settings import EvalSetting
+from jaxsink.sampling.recommend import recommended
 from jaxsink.sampling.samplers import ARSampler
 from jaxsink.tokenizer import Tokenizer
 
@@ -142,14 +143,14 @@ def benchmark_exam(
     return Exam(setting.name, tuple(questions), sampler, tokenizer, facts, reported=setting.reported)
 
 
-def task_exam(config: ModelConfig, places: Sequence[int]) -> Exam:
-    """The built-in word problems, held-out split, for a built-in model or one trained like it."""
+def task_exam(config: ModelConfig, places: Sequence[int], sampler: Any = None) -> Exam:
+    """The built-in word problems, held-out split, for a built-in model or one trained like it, with its sampler."""
     from jaxsink.builtin import BUILTIN
     from jaxsink.data.batches import PROMPT, answer_ids, prompt_ids
     from jaxsink.data.task import Problem, extract, problems
     from jaxsink.data.vocabulary import tokenizer
 
-    kinds = [known for known in BUILTIN.values() if known.config.family == config.family]
+    kinds = [name for name, known in BUILTIN.items() if known.config.family == config.family]
     if not kinds or config.vocab != tokenizer().size:
         raise JaxsinkError(
             f"a {config.family} model with {config.vocab} vocabulary rows does not know the words of the built-in task; "
@@ -166,7 +167,7 @@ def task_exam(config: ModelConfig, places: Sequence[int]) -> Exam:
         Question(place, f"{TASK}/test/{place}", tuple(prompt), partial(grade, problem), tuple(gold))
         for place, problem, prompt, gold in zip(places, asked, prompt_ids(asked), answer_ids(asked), strict=True)
     ]
-    sampler = kinds[0].sampler
+    sampler = sampler or recommended(config, kinds)
     sampler.check(config)
     facts = {"setting": {"name": TASK, "sampler": repr(sampler)}, "benchmark": TASK, "splits": ["test"]}
     return Exam(TASK, tuple(questions), sampler, tokenizer(), facts, bucket=PROMPT)

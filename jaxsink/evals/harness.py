@@ -38,7 +38,7 @@ from jaxsink.models import NAMES
 from jaxsink.parallel.hosts import to_host
 from jaxsink.progress import progress
 from jaxsink.sampling.generate import generate
-from jaxsink.tokenizer import Tokenizer
+from jaxsink.sampling.recommend import sampler_for
 
 ROWS = 32  # of a batch where lm-eval is told "auto"
 REPEAT = 1_000_003  # between the seeds of two texts for the same question
@@ -89,7 +89,8 @@ class JaxsinkLM(TemplateLM):
         place = None if mesh is None else choose_place(argparse.Namespace(mesh=str(mesh), devices=None))[1]
         self.model = load(pretrained, dtype=dtype, mesh=place)
         self.config = self.model.config
-        self.text = Tokenizer.load(pretrained, self.config.family)
+        self.text = self.model.tokenizer
+        self.sampler = sampler_for(self.model)
         self.source = str(pretrained)
         self.options = parse_options(options, self.config, setting)
         self.rows = parse_rows(batch_size)
@@ -100,9 +101,8 @@ class JaxsinkLM(TemplateLM):
         self.has_cut = False
         guidance = self.options.decoding.get("cfg_scale", 0.0)
         self.scoring = Scoring(mc_num, self.rows, seed, BUCKET, guidance, self.options.masking, check_greedy)
-        make_sampler(
-            self.config, self.options, Request()
-        )  # wrong options are found now, not after the tasks are loaded
+        # wrong options are found now, not after the tasks are loaded
+        make_sampler(self.config, self.sampler, self.options, Request())
 
     # Text and tokens
 
@@ -210,7 +210,7 @@ class JaxsinkLM(TemplateLM):
         before: Counter[tuple[int, str]] = Counter()
         for number, request in enumerate(requests):
             context, wanted = request.args[0], Request.parse(request.args[1])
-            sampler = make_sampler(self.config, self.options, wanted)
+            sampler = make_sampler(self.config, self.sampler, self.options, wanted)
             room = self.max_length - sampler.length
             if room < 1:
                 raise JaxsinkError(

@@ -4,27 +4,25 @@
                  of a setting of `jaxsink evaluate`
     masking      the fields of MaskSinks: k, select, rule, rank_on, per, layers, spare, positions, keep, factor, sink_eps
 
-What the model arguments say goes first, then what the task asks for (its generation_kwargs, or --gen_kwargs), then the
-sampler's defaults. So a task's `temperature: 0.0` does not undo the temperature that a model's authors publish.
+What the model arguments say goes first, then what the task asks for (its generation_kwargs, or --gen_kwargs), then what
+the model recommends (`jaxsink.sampler_for`). So a task's `temperature: 0.0` does not undo the temperature of a setting.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from jaxsink.commands.sampler_options import default_block, sampler_name
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import get_setting
-from jaxsink.sampling import samplers
+from jaxsink.sampling.recommend import length_field, sampler_kind, with_length
 from jaxsink.sinks.mask import MaskSinks
 
 LENGTHS = ("gen_length", "max_new_tokens")  # both names are taken, whatever the sampler calls it
 TASK_LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens")
-TOKENS = 256  # of a response where nobody says anything, as elsewhere in lm-eval
 LISTS = ("layers", "positions")
 
 
@@ -39,7 +37,7 @@ class Options:
 
 def parse_options(given: Mapping[str, Any], config: ModelConfig, setting: str | None = None) -> Options:
     """Sort the arguments out; one that nothing knows is an error."""
-    kind = getattr(samplers, sampler_name(config))
+    kind = sampler_kind(config)
     decoding_names = {field.name for field in fields(kind)} | set(LENGTHS)
     masking_names = {field.name for field in fields(MaskSinks)} - {"eps"} | {"sink_eps"}
     for name in given:
@@ -129,20 +127,19 @@ class Request:
         )
 
 
-def make_sampler(config: ModelConfig, options: Options, request: Request) -> Any:
-    """The sampler for a request, checked."""
-    kind = getattr(samplers, sampler_name(config))
-    names = {field.name for field in fields(kind)}
-    length = options.length or request.length or TOKENS
+def make_sampler(config: ModelConfig, base: Any, options: Options, request: Request) -> Any:
+    """The sampler for a request, checked: the model's own, `base`, with what was asked for in its place."""
+    names = {field.name for field in fields(base)}
+    length = options.length or request.length
     asked = {name: getattr(request, name) for name in ("temperature", "top_p", "top_k")}
     values = {name: value for name, value in asked.items() if value is not None and name in names}
-    values |= {name: length for name in LENGTHS if name in names}
-    if "steps" in names:
-        values["steps"] = length
-    if kind is samplers.LLaDASampler:
-        values |= {"block_length": default_block(length), "text_only": config.text_vocab is not None}
+    if request.temperature == 0:
+        values |= {name: None for name in ("top_p", "top_k") if name in names}
+    if length is not None:
+        values[length_field(type(base))] = length
     try:
-        sampler = kind(**{**values, **options.decoding})
+        sampler = base if length is None else with_length(base, length)
+        sampler = replace(sampler, **{**values, **options.decoding})
         sampler.check(config)
     except TypeError as error:
         raise JaxsinkError(f"a model argument has the wrong kind of value ({error}).") from error

@@ -6,7 +6,8 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from jaxsink.cloud import fetch, is_remote
+from jaxsink import cloud, hub
+from jaxsink.cloud import is_remote
 
 NAMES = ("mini-llama", "mini-llada", "mini-dream")
 
@@ -14,10 +15,13 @@ NAMES = ("mini-llama", "mini-llada", "mini-dream")
 def resolve(path: str | os.PathLike[str], weights: bool = True) -> Path:
     """A path as it is; the name of a built-in model stands for its folder, unless something here has that name.
 
-    A checkpoint in a bucket (gs://…) is fetched, unless this machine has it already; weights: whether they are needed.
+    A checkpoint in a bucket (gs://…) is fetched, unless this machine has it already, and a model of the Hugging Face hub
+    (owner/name) is fetched and converted; weights: whether they are needed.
     """
     if is_remote(path):
-        return fetch(path, weights)
+        return cloud.fetch(path, weights)
+    if hub.is_hub_id(path):
+        return hub.fetch(os.fspath(path), weights)
     place = Path(os.path.expanduser(path))
     if str(path) in NAMES and not place.exists():
         return Path(str(files("jaxsink.models") / str(path)))

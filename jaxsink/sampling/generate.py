@@ -13,13 +13,16 @@ from jaxsink.attention import choose_backend
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
+from jaxsink.origin import Origin
 from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.parallel.rows import check_devices, fill_up, place_rows
 from jaxsink.sampling import autoregressive, diffusion, noise
 from jaxsink.sampling import intervene as interventions
-from jaxsink.sampling.generation import Generation
+from jaxsink.sampling.generation import Generation, end_ids
 from jaxsink.sampling.leaves import Kept
+from jaxsink.sampling.prompts import encode_prompts, known_tokenizer
+from jaxsink.sampling.recommend import sampler_for
 from jaxsink.sampling.records import make_plan
 from jaxsink.sampling.samplers import ARSampler, mask_count
 from jaxsink.sampling.spread import Dealt, OneProgram, copied
@@ -30,12 +33,13 @@ Listener = Callable[[int, Any, Any], None]  # (steps done, tokens i32[B,S], comm
 def generate(
     model: Model,
     prompts: Any,
-    sampler: Any,
+    sampler: Any = None,
     mask: Any = None,
     record: Any = None,
     intervene: Any = None,
     seed: int | Sequence[int] = 0,
     *,
+    chat: bool = False,
     every: int = 1,
     stream: int | None = None,
     pad_to: int | None = None,
@@ -49,10 +53,12 @@ def generate(
 ) -> Generation:
     """Generate from prompts, and return attention statistics of every step along with the tokens.
 
-    prompts    int[B,P], left-padded where `mask` bool[B,P] says so, or a list of lists of ids; masks inside are filled
-    sampler    LLaDASampler, DreamSampler, SDARSampler or ARSampler
+    prompts    a text or a list of texts, for the model's own tokenizer; or int[B,P], left-padded where `mask` bool[B,P]
+               says so; or a list of lists of ids. Masks inside are filled.
+    sampler    LLaDASampler, DreamSampler, SDARSampler or ARSampler; None takes what the model recommends (`sampler_for`)
     record     recorders, as for `forward`; see also jaxsink.reduce
     intervene  a function of the previous step that names the keys to hide; see jaxsink.sampling.intervene
+    chat       put texts into the model's chat template
     seed       one for all rows, or one per row; draws do not depend on batch or padding
     every      record every n-th step only
     stream     move records to the host after every n steps, so that the device holds those of n steps at most
@@ -67,6 +73,8 @@ def generate(
                a mesh uses that instead. Neither changes the results, and batches need not divide.
     """
     config = model.config
+    prompts = encode_prompts(model, prompts, mask, chat)
+    sampler = sampler_for(model) if sampler is None else sampler
     sampler.check(config)
     interventions.check(intervene, config)
     is_ar = isinstance(sampler, ARSampler)
@@ -116,7 +124,8 @@ def generate(
 
     given = diffusion.Given(rows(real), rows(given_by_caller), make_draws(seed, batch, draws, rows))
     loop = autoregressive if is_ar else diffusion
-    parts = (loop, model if devices is None else copied(model, devices), rows(canvas), given, settings)
+    bare = model.with_origin(Origin())  # so that no program depends on it
+    parts = (loop, bare if devices is None else copied(bare, devices), rows(canvas), given, settings)
     program = OneProgram(*parts) if devices is None else Dealt(*parts, devices)
     carry, values = run(program, settings, stream, listener)
 
@@ -139,6 +148,8 @@ def generate(
         log_prob=first_rows(carry.log_prob) if is_ar else None,
         autoregressive=is_ar,
         recorders=jax.tree.unflatten(plan.treedef, map(Kept.of, plan.recorders)),
+        tokenizer=known_tokenizer(model),
+        end_ids=() if is_ar and not sampler.stop_at_eos else end_ids(config),
     )
 
 

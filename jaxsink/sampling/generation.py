@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxsink.errors import JaxsinkError
+
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.axes import Axes
 
+    from jaxsink.config import ModelConfig
     from jaxsink.tokenizer import Tokenizer
 
 
@@ -32,11 +35,37 @@ class Generation:
     autoregressive: bool = False
     recorders: Any = None  # names, layers and heads of the record: a pytree of `leaves.Kept`
     tokenizer: Tokenizer | None = None  # of the model, where it is known
+    end_ids: tuple[int, ...] = ()  # tokens that end a text
 
     @property
     def response(self) -> Any:
         """i32[B,gen]: the generated part."""
         return self.tokens[:, self.prompt_length :]
+
+    @property
+    def texts(self) -> list[str]:
+        """What the model wrote for each prompt, up to the first end token; filled masks of a prompt count as written."""
+        if self.tokenizer is None:
+            raise JaxsinkError("the tokenizer of this model is not known; decode `response` with your own.")
+        return [self.tokenizer.decode(ids) for ids in self.written()]
+
+    @property
+    def text(self) -> str:
+        """What the model wrote, where there was one prompt."""
+        if len(self.tokens) != 1:
+            raise JaxsinkError(f"there are {len(self.tokens)} texts, one per prompt; see `texts`.")
+        return self.texts[0]
+
+    def written(self) -> list[list[int]]:
+        """Token ids of `texts`: from the first position that was filled to the first end token."""
+        rows = []
+        for tokens, committed, mask in zip(*map(np.asarray, (self.tokens, self.committed_at, self.mask)), strict=True):
+            filled = np.flatnonzero(committed >= 0)
+            start = min(self.prompt_length, *filled[:1])
+            response = tokens[self.prompt_length :][mask[self.prompt_length :]].tolist()
+            end = next((n for n, token in enumerate(response) if token in self.end_ids), len(response))
+            rows.append(tokens[start : self.prompt_length].tolist() + response[:end])
+        return rows
 
     def show(self, tokenizer: Tokenizer | None = None) -> None:
         """The player page (see `jaxsink.report`): in a notebook in place, else in the browser; its path is printed."""
@@ -119,3 +148,8 @@ class Generation:
         from jaxsink.plots import plot_layers
 
         return plot_layers(self, **options)
+
+
+def end_ids(config: ModelConfig) -> tuple[int, ...]:
+    """The tokens that end a text."""
+    return tuple(dict.fromkeys((*config.eos_ids, *(() if config.eot_id is None else (config.eot_id,)))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,14 +12,14 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsink.builtin import BUILTIN
 from jaxsink.checkpoint import load
 from jaxsink.data.batches import PROMPT, prompt_ids
 from jaxsink.data.task import Problem, problems
 from jaxsink.data.vocabulary import tokenizer as task_tokenizer
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model, named_leaves
-from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler, SDARSampler
+from jaxsink.models import NAMES
+from jaxsink.sampling.recommend import sampler_for
 from jaxsink.sinks.tokens import kind_table
 from jaxsink.tokenizer import Tokenizer
 
@@ -79,31 +78,21 @@ def questions(count: int, seed: int = 0) -> list[Problem]:
 
 def trained(run: Path, checkpoint: str | None = None) -> Subject:
     """The model of a training run (`jaxsink train --out RUN`), or one of its checkpoints along the way."""
-    try:
-        base = json.loads((run / "run.json").read_text(encoding="utf-8"))["name"]
-    except (OSError, ValueError, KeyError) as error:
-        raise JaxsinkError(f"{run} holds no training run; make one with `jaxsink train --out {run}`.") from error
+    if not (run / "run.json").is_file():
+        raise JaxsinkError(f"{run} holds no training run; make one with `jaxsink train --out {run}`.")
     place = run / "model" if checkpoint is None else run / "checkpoints" / checkpoint
     model = load(place, dtype="float32").unrolled()
     name = run.name if checkpoint is None else f"{run.name}@{checkpoint}"
-    return Subject(name, model, task_tokenizer(), BUILTIN[base].sampler, chats=False, pad_to=PROMPT)
+    return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False, pad_to=PROMPT)
 
 
 def subject(
     name: str, mesh: Mesh | None = None, mask_id: int | None = None, ignore_settings: Sequence[str] = ()
 ) -> Subject:
     """A built-in model by name, or any checkpoint by path (asked through its chat template), cut over a mesh."""
-    if name in BUILTIN:
+    if name in NAMES:
         model = load(name, dtype="float32").unrolled()
-        return Subject(name, model, task_tokenizer(), BUILTIN[name].sampler, chats=False, pad_to=PROMPT)
-    model, tokenizer = load(name, mesh=mesh, mask_id=mask_id, ignore_settings=ignore_settings), Tokenizer.load(name)
-    config = model.config
-    if config.block_length is not None:
-        sampler: Any = SDARSampler(256)
-    elif config.shift_logits:
-        sampler = DreamSampler(256, 256, alg="entropy", temperature=0.1, top_p=0.9)
-    elif config.is_diffusion:
-        sampler = LLaDASampler(256, 256, 32)
-    else:
-        sampler = ARSampler(256)
-    return Subject(str(name).rstrip("/").rsplit("/", 1)[-1], model, tokenizer, sampler, chats=True, pad_to=CHAT_PROMPT)
+        return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False, pad_to=PROMPT)
+    model = load(name, mesh=mesh, mask_id=mask_id, ignore_settings=ignore_settings)
+    short = str(name).rstrip("/").rsplit("/", 1)[-1]
+    return Subject(short, model, model.tokenizer, sampler_for(model), chats=True, pad_to=CHAT_PROMPT)

@@ -32,6 +32,7 @@ from jaxsink.data import vocabulary
 from jaxsink.data.batches import LENGTH, training_batch
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
+from jaxsink.sampling.recommend import to_dict
 from jaxsink.storage import MANIFEST, named_leaves
 from jaxsink.training.card import write_card
 from jaxsink.training.curve import Curve
@@ -142,7 +143,7 @@ class Run:
         if (place / MANIFEST).is_file():
             return
         source = {"kind": "trained", "path": self.name, "step": step, "settings": self.settings.to_dict()}
-        with writer(place, self.config, STORED, source) as out:
+        with writer(place, self.config, STORED, source, sampler=to_dict(self.sampler)) as out:
             for name, leaf in named_leaves(model.stacked().astype(STORED))[0]:
                 out.add_parameter(name, np.asarray(leaf))
             for name in vocabulary.FILES:
