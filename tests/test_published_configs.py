@@ -153,7 +153,7 @@ def test_published_configs_with_weights(name: str, tmp_path: Path, capsys: Any) 
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_defaults_of_the_base_class(family: str, tmp_path: Path) -> None:
+def test_defaults_of_the_base_class(family: str) -> None:
     """transformers 4 wrote them out in full; null says the same."""
     defaults = json.loads((GOLDEN / "transformers4_defaults.json").read_text())
     for extra in (defaults, dict.fromkeys(defaults), {"setting_of_tomorrow": None}):
@@ -163,6 +163,7 @@ def test_defaults_of_the_base_class(family: str, tmp_path: Path) -> None:
         settings.finish()
 
 
+@pytest.mark.parity
 def test_the_table_holds_every_setting_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     generation = transformers.GenerationConfig().to_dict()
