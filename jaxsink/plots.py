@@ -85,7 +85,7 @@ def plot_received(
     if colorbar:
         axes.figure.colorbar(image, ax=axes, label="attention received (column sum)")
     _mark_tokens(axes, canvas)
-    axes.set_title(_title(layer, head), loc="left")
+    axes.set_title(_title(layer, head))
     _finish(axes, canvas, canvas.position_label, own)
     return axes
 
@@ -132,7 +132,7 @@ def plot_trajectory(
     label = f"layer {layer}, head {head}"
     axes.plot(canvas.steps, lines[:, *chosen], **({"marker": ".", "label": label, "zorder": 2.5} | style | options))
     axes.set_ylim(len(canvas.real) - 0.5, -0.5)
-    axes.set_title(label, loc="left")
+    axes.set_title(label)
     _finish(axes, canvas, f"largest {found.what} ({canvas.position_label})", own)
     return axes
 

@@ -15,10 +15,10 @@ PATH = (2, 2, 3, 5, 5, 8)  # its positions in the padded sequence
 
 
 class Letters:
-    """A tokenizer whose tokens are a, b, c …; one is what matplotlib takes for a formula, one no font has."""
+    """A tokenizer whose tokens are a, b, c …; one would be a broken formula for matplotlib, one no font has."""
 
     def token(self, index: int) -> str:
-        return {5: "$x_1$", 6: "\U0001f9ff"}.get(int(index), chr(97 + int(index)))
+        return {5: "$^$", 6: "\U0001f9ff"}.get(int(index), chr(97 + int(index)))
 
 
 def made_generation(tokenizer: Any = None, **changes: Any) -> jaxsink.Generation:

@@ -70,7 +70,8 @@ def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeyp
         assert finding.found and finding.verdict in VERDICTS
         for name in finding.figures:
             assert (study.folder / "figures" / name).is_file()
-            assert (study.folder / "figures" / name).with_suffix(".png").is_file()
+            for kind in (".png", ".pdf"):
+                assert (study.folder / "figures" / name).with_suffix(kind).is_file()
         saved = json.loads((study.folder / "experiments" / f"{finding.name}.json").read_text(encoding="utf-8"))
         assert saved["found"] == finding.found and len(saved["tables"]) == len(finding.tables)
     write_page(read_study(study.folder), study.folder / "report.html")
