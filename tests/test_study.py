@@ -20,10 +20,11 @@ from jaxsink.data.batches import PROMPT
 from jaxsink.data.vocabulary import tokenizer
 from jaxsink.errors import JaxsinkError
 from jaxsink.reporting import read_study, write_page
+from jaxsink.reporting.runs import read_run
 from jaxsink.reporting.study import VERDICTS
 from jaxsink.sinks import MaskSinks
 from jaxsink.study import Gallery, Recorded, Scored, Study, Subject, measure
-from jaxsink.study.player import one_generation
+from jaxsink.study.player import CONDITION, HIDDEN, export, one_generation
 from jaxsink.study.run import all_pieces, conduct, write_manifest
 from jaxsink.study.subject import questions
 
@@ -121,7 +122,9 @@ def test_pieces_are_what_is_left(study: Study, tmp_path: Path) -> None:
     fresh = replace(study, folder=tmp_path, problems=41, loaded={})
     pieces = all_pieces(fresh, table1)
     scored = [piece for piece in pieces if isinstance(piece.spec, Scored)]
-    assert len(scored) == 2 * 3 and len(pieces) == len(scored) + 2  # 20 problems of 10 conditions each; two galleries
+    assert (
+        len(scored) == 2 * 3 and len(pieces) == len(scored) + 4
+    )  # 20 problems of 10 conditions each; galleries, hidden too
     assert not any(fresh.is_done(piece) for piece in pieces)
     gallery = next(piece for piece in pieces if isinstance(piece.spec, Recorded))
     fresh.compute(gallery)
@@ -137,11 +140,12 @@ def test_other_settings_are_other_pieces(study: Study) -> None:
         (piece,) = study.pieces(subject, Recorded(tuple(changes.items())))
         return piece.name
 
+    (hidden,) = study.pieces(subject, HIDDEN)
     names = {
-        name(study, subject), name(study, subject, temperature=1.0), name(study, study.subjects[1]),
+        hidden.name, name(study, subject), name(study, subject, temperature=1.0), name(study, study.subjects[1]),
         name(replace(study, seed=1), subject), name(replace(study, generations=3), subject),
     }  # fmt: skip
-    assert len(names) == 5
+    assert len(names) == 6
 
 
 def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
@@ -175,6 +179,21 @@ def test_mistakes_are_named(arguments: list[str], words: str, tmp_path: Path, ca
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_the_player_gets_every_problem_with_and_without_sinks(study: Study) -> None:
+    names = export(study)
+    assert names == [f"{model}-{row}{end}.npz" for model in ("mini-llada", "mini-llama") for end in ("", "-hidden")
+                     for row in (1, 2)]  # fmt: skip
+    runs = {name: read_run(study.folder / "player" / name) for name in names}
+    plain, hidden = runs["mini-llada-1.npz"], runs["mini-llada-1-hidden.npz"]
+    assert plain.problem == hidden.problem == "Problem 1" and (plain.condition, hidden.condition) == ("", CONDITION)
+    assert plain.text[0] == hidden.text[0] and {"scores", "masked"} == set(plain.parts) == set(hidden.parts)
+    np.testing.assert_array_equal(plain.parts["scores"][0], hidden.parts["scores"][0])  # nothing is hidden at first
+    assert (plain.parts["scores"] > 0).all()
+    zeros = hidden.parts["scores"][1:] == 0
+    assert (zeros.sum(-1) == 1).all()  # then one key of each head
+    np.testing.assert_array_equal(zeros[0].argmax(-1), hidden.parts["scores"][0].argmax(-1))  # the strongest before
 
 
 def test_player_leaves_out_places_after_an_early_end() -> None:

@@ -40,7 +40,7 @@ def read_record(file: Path) -> tuple[Generation, list[list[str]], dict[str, Any]
 
 
 def runs_of(
-    generation: Generation, texts: Sequence[Sequence[str]], model: str, condition: str, name: str = "run"
+    generation: Generation, texts: Sequence[Sequence[str]], name: str, model: str, condition: str = ""
 ) -> list[Run]:
     """One run for each sequence, without its padding and without positions after an early end."""
     scores, masked = whole_scores(generation)
@@ -56,7 +56,7 @@ def runs_of(
             parts["masked"] = masked[:count, :, row][..., real]
         runs.append(
             Run(
-                name="-".join(filter(None, (name, condition.replace(" ", "-") if name == "run" else "", str(row + 1)))),
+                name=name if len(tokens) == 1 else f"{name}-{row + 1}",
                 problem=f"Sequence {row + 1}" if len(tokens) > 1 else "",
                 model=model,
                 condition=condition,

@@ -105,7 +105,7 @@ def study_of(generation: Generation | Mapping[str, Generation], tokenizer: Token
             raise JaxsinkError(f"report: a page is made of what `generate` returned, not of {type(one).__name__}.")
         own = tokenizer or getattr(one, "tokenizer", None)
         texts = [token_texts(own, row) for row in np.asarray(one.tokens)]
-        runs += runs_of(one, texts, title, label)
+        runs += runs_of(one, texts, label.replace(" ", "-") or "run", title, label)
     if not runs:
         raise JaxsinkError("report: there is no generation to show.")
     return Study(Path("."), {}, [], runs, TITLE)
@@ -114,13 +114,14 @@ def study_of(generation: Generation | Mapping[str, Generation], tokenizer: Token
 def read_records(files: Sequence[Path]) -> Study:
     """The same from files of `jaxsink generate --record`; each is a run of its own."""
     runs, facts = [], {}
-    for file in files:
+    stems = [file.stem for file in files]
+    for number, file in enumerate(files):
+        name = file.stem if stems.index(file.stem) == number else f"{file.stem}-{number + 1}"
         generation, texts, settings = read_record(file)
         model = Path(str(settings.get("model") or file.stem)).name
-        label = "" if len(files) == 1 else file.stem
         try:
-            runs += runs_of(generation, texts, model, label, file.stem)
+            runs += runs_of(generation, texts, name, model, "" if len(files) == 1 else name)
         except JaxsinkError as error:
             raise JaxsinkError(f"{file}: {error}") from error
-        facts[file.name] = settings
+        facts[name] = settings
     return Study(files[0], facts, [], runs, TITLE)

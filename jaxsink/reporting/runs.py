@@ -17,7 +17,7 @@ NEEDED = ("scores", "committed_at", "steps", "tokens", "prompt_length", "model",
 CODES = 255  # largest 8-bit code
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """One generation; parts: name → float16[T, L, H, S], the attention each token receives."""
 
