@@ -22,7 +22,8 @@ from jax.sharding import Mesh
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.formats import foreign_formats
-from jaxsink.model import Model
+from jaxsink.memory import WEIGHTS, explained, tree_bytes
+from jaxsink.model import Model, abstract
 from jaxsink.models import resolve
 from jaxsink.names import no_such_model
 from jaxsink.origin import TOKENIZER_FILES, Origin, origin_of
@@ -44,14 +45,23 @@ def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = No
     """
     asked, path = path, resolve(path)
     dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
+    if not path.exists():
+        raise no_such_model(asked)
+    with explained(f"loading {path.name}", lambda: {WEIGHTS: weights_bytes(path, dtype)}):
+        if (path / MANIFEST).is_file():
+            reader = Reader(path)
+            return reader.model(dtype, mesh).with_origin(origin_of(path, reader.source, reader.sampler))
+        return foreign_formats(path).load_directory(path, dtype, mesh).with_origin(origin_of(path, {}, None))
+
+
+def weights_bytes(path: Path, dtype: str | None) -> int:
+    """Of a checkpoint's weights, as that type or as stored."""
     if (path / MANIFEST).is_file():
         reader = Reader(path)
-        model, origin = reader.model(dtype, mesh), origin_of(path, reader.source, reader.sampler)
-    elif path.exists():
-        model, origin = foreign_formats(path).load_directory(path, dtype, mesh), origin_of(path, {}, None)
+        config, stored = reader.config, reader.dtype
     else:
-        raise no_such_model(asked)
-    return model.with_origin(origin)
+        config, stored, _ = describe_foreign(path)
+    return tree_bytes(abstract(config, dtype or stored or "float32"))
 
 
 def describe(path: str | os.PathLike[str]) -> tuple[ModelConfig, Origin]:
