@@ -23,7 +23,8 @@ from jax.sharding import Mesh
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.formats import foreign_formats
-from jaxsink.model import Model
+from jaxsink.memory import WEIGHTS, explained, tree_bytes
+from jaxsink.model import Model, abstract
 from jaxsink.models import resolve
 from jaxsink.names import no_such_model
 from jaxsink.origin import TOKENIZER_FILES, Origin, origin_of
@@ -54,17 +55,26 @@ def load(
     """
     asked, path = path, resolve(path)
     dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
+    if not path.exists():
+        raise no_such_model(asked)
+    with explained(f"loading {path.name}", lambda: {WEIGHTS: weights_bytes(path, dtype, mask_id, ignore_settings)}):
+        if (path / MANIFEST).is_file():
+            reader = Reader(path)
+            if mask_id not in (None, reader.config.mask_id):
+                raise JaxsinkError(f"{path} has mask id {reader.config.mask_id}, not {mask_id}: leave mask_id out.")
+            return reader.model(dtype, mesh).with_origin(origin_of(path, reader.source, reader.sampler))
+        model = foreign_formats(path).load_directory(path, dtype, mesh, mask_id, ignore_settings)
+        return model.with_origin(origin_of(path, {}, None))
+
+
+def weights_bytes(path: Path, dtype: str | None, mask_id: int | None, ignore_settings: Iterable[str]) -> int:
+    """Of a checkpoint's weights, as that type or as stored."""
     if (path / MANIFEST).is_file():
         reader = Reader(path)
-        if mask_id not in (None, reader.config.mask_id):
-            raise JaxsinkError(f"{path} has mask id {reader.config.mask_id}, not {mask_id}: leave mask_id out.")
-        model, origin = reader.model(dtype, mesh), origin_of(path, reader.source, reader.sampler)
-    elif path.exists():
-        model = foreign_formats(path).load_directory(path, dtype, mesh, mask_id, ignore_settings)
-        origin = origin_of(path, {}, None)
+        config, stored = reader.config, reader.dtype
     else:
-        raise no_such_model(asked)
-    return model.with_origin(origin)
+        config, stored, _ = describe_foreign(path, mask_id, ignore_settings)
+    return tree_bytes(abstract(config, dtype or stored or "float32"))
 
 
 def describe(path: str | os.PathLike[str]) -> tuple[ModelConfig, Origin]:

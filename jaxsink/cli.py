@@ -51,6 +51,10 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("JAXSINK_DEBUG"):
             raise
         lines = str(error).strip().splitlines() or [""]
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+            return fail(
+                f"out of memory ({lines[0][:300]}); try less at once, int8 weights, or more devices.", BAD_INPUT
+            )
         name = type(error).__name__
         return fail(f"unexpected {name}: {lines[0][:300]} (JAXSINK_DEBUG=1 shows where).", UNEXPECTED)
 

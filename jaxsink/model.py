@@ -20,6 +20,17 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.kernels.tiles import on_tpu
 from jaxsink.layers import Layer, Linear, Maker, Norm, product, random_maker, rope_table
 from jaxsink.loops import scanned_layers, unrolled_layers
+from jaxsink.memory import (
+    ACTIVATIONS,
+    LOGITS,
+    MAPS,
+    RECORDS,
+    WEIGHTS,
+    activation_bytes,
+    explained,
+    tree_bytes,
+    wait_on_cpu,
+)
 from jaxsink.origin import Origin
 from jaxsink.record import MASKED, PROMPT, UNMASKED, Recorder, compile_record
 
@@ -157,7 +168,11 @@ def forward(
     mesh = mesh_of(model)
     backend = choose_backend(backend, tokens.shape[1], tokens.shape[1], mesh)
     bare = model.with_origin(Origin())  # so that no program depends on it
-    logits_, records, hidden = _forward(bare, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
+    with explained(
+        "this pass", lambda: _bytes_needed(bare, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
+    ):
+        logits_, records, hidden = _forward(bare, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
+        wait_on_cpu(logits_)
     return Output(logits_, jax.tree.unflatten(treedef, records), hidden)
 
 
@@ -178,6 +193,22 @@ def _forward(
     sequence = Sequence(tokens, token_kinds(model.config, tokens, prompt), counted=mask)
     hidden, records, _ = transform(model, Pass(sequence, mask, visible, drop, mesh=mesh), recorders, backend)
     return keep_rows(logits(model, hidden), mesh), keep_rows(records, mesh, 1, 2), keep_rows(hidden, mesh)
+
+
+def _bytes_needed(model: Model, tokens: Array, *inputs: Any) -> dict[str, int]:
+    """Of one pass, by what fills them; inputs: those of `_forward`."""
+    *arrays, recorders, backend, mesh = inputs
+    run = partial(_forward.__wrapped__, recorders=recorders, backend=backend, mesh=mesh)
+    logits_, records, _ = jax.eval_shape(run, model, tokens, *arrays)
+    batch, length = tokens.shape
+    maps = 4 * batch * model.config.heads * length**2 if backend == "naive" else 0
+    return {
+        WEIGHTS: tree_bytes(model),
+        ACTIVATIONS: activation_bytes(model.config, batch, length, model.dtype),
+        RECORDS: tree_bytes(records),
+        LOGITS: tree_bytes(logits_),
+        MAPS: maps,
+    }
 
 
 class Cache(NamedTuple):
@@ -354,6 +385,8 @@ def check_inputs(
     for name, (value, wanted) in expected.items():
         if value is not None and np.shape(value) != wanted:
             raise JaxsinkError(f"{name} must have the shape {wanted}, not {np.shape(value)}.")
+        if name == "drop" and value is not None and jnp.issubdtype(jnp.asarray(value).dtype, jnp.floating):
+            raise JaxsinkError("drop must be bool, True = hidden; factors on the attention of keys go into scale.")
         arrays.append(None if value is None else jnp.asarray(value).astype("float32" if name == "scale" else bool))
     if arrays[0] is None:
         arrays[0] = jnp.ones((batch, length), bool)

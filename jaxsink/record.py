@@ -153,13 +153,23 @@ def hidden_max() -> Recorder:
     return Recorder(_hidden_max, "once")
 
 
+FACTORIES = (
+    "received", "received_by_query", "last_row", "extra_sink", "logit_parts", "maps", "row_entropy", "key_norm",
+    "value_norm", "hidden", "hidden_max",
+)  # fmt: skip
+
+
 def compile_record(record: Any, layers: int, heads: int) -> tuple[tuple[Recorder, ...], Any]:
     """Flatten a pytree of recorders and functions into (recorders, treedef), both hashable; None records nothing."""
     leaves, treedef = jax.tree.flatten(record, is_leaf=callable_leaf)
     recorders = []
     for leaf in leaves:
         if not callable_leaf(leaf):
-            raise JaxsinkError(f"record: expected a recorder or a function of the tap, not {leaf!r}.")
+            hint = f"; record.{leaf}() is one" if isinstance(leaf, str) and leaf in FACTORIES else ""
+            raise JaxsinkError(f"record: expected a recorder or a function of the tap, not {leaf!r}{hint}.")
+        name = getattr(leaf, "__name__", "")
+        if name in FACTORIES and leaf is globals().get(name):
+            raise JaxsinkError(f"record: record.{name} makes a recorder; give record.{name}().")
         recorder = leaf if isinstance(leaf, Recorder) else Recorder(leaf)
         for layer in recorder.layers or ():
             if not 0 <= layer < layers:

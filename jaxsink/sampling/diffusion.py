@@ -22,7 +22,7 @@ from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, 
 from jaxsink.parallel.rows import keep_rows
 from jaxsink.record import Recorder
 from jaxsink.sampling import noise
-from jaxsink.sampling.intervene import Previous, effect, no_effect, ranks_on_clean
+from jaxsink.sampling.intervene import Previous, check_edit, check_effect, effect, no_effect, ranks_on_clean
 from jaxsink.sampling.records import Plan, packed, zeros_like_shapes
 from jaxsink.sampling.samplers import Canvas, Window
 
@@ -71,7 +71,7 @@ def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carr
     batch, length = tokens.shape
     config = model.config
     if settings.edit_tokens is not None:
-        tokens = settings.edit_tokens(jnp.int32(-1), tokens)
+        tokens = check_edit("edit_tokens", tokens, settings.edit_tokens(jnp.int32(-1), tokens))
     zero = jnp.zeros(batch, jnp.int32)
     seen = cache = None
     if settings.intervene is not None:
@@ -162,7 +162,7 @@ def _step(
     if settings.intervene is not None and ranks_on_clean(settings.intervene):
         seen = run(carry.tokens, drop=None, recorders=settings.plan.needs)[1]
     if settings.edit_logits is not None:
-        scores = settings.edit_logits(carry.step, scores, window.position)
+        scores = check_edit("edit_logits", scores, settings.edit_logits(carry.step, scores, window.position))
     token, commit = sampler.decide(config, scores, window, given.draws)
     carry = _commit(carry, window, token, commit & ~carry.done[:, None], fillable, end, settings, config)
     return (
@@ -200,6 +200,7 @@ def next_drop(carry: Any, mask: Array, given: Given, settings: Settings) -> Arra
     if settings.intervene is None:
         return None
     wanted = settings.intervene(previous_step(carry, mask, given, settings))
+    check_effect(wanted, carry.drop.shape)
     return effect(wanted, mask[None, :, None, :] & (carry.step > 0))
 
 
@@ -330,7 +331,7 @@ def _commit(
     tokens = carry.tokens.at[rows, index].set(token.astype(jnp.int32), mode="drop")
     committed_at = carry.committed_at.at[rows, index].set(carry.step, mode="drop")
     if settings.edit_tokens is not None:
-        tokens = settings.edit_tokens(carry.step, tokens)
+        tokens = check_edit("edit_tokens", tokens, settings.edit_tokens(carry.step, tokens))
         filled = fillable & (carry.tokens == config.mask_id) & (tokens != config.mask_id)
         committed_at = jnp.where(filled, carry.step, jnp.where(tokens == config.mask_id, -1, committed_at))
     left = fillable & (tokens == config.mask_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,15 +13,17 @@ from jax import Array
 from jaxsink.attention import choose_backend
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.memory import explained, wait_on_cpu
 from jaxsink.model import Model
 from jaxsink.origin import Origin
 from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.parallel.rows import check_devices, fill_up, place_rows
 from jaxsink.sampling import autoregressive, diffusion, noise
-from jaxsink.sampling import intervene as interventions
+from jaxsink.sampling.arguments import check_arguments
 from jaxsink.sampling.generation import Generation, end_ids
 from jaxsink.sampling.leaves import Kept
+from jaxsink.sampling.needs import bytes_needed
 from jaxsink.sampling.prompts import encode_prompts, known_tokenizer
 from jaxsink.sampling.recommend import sampler_for
 from jaxsink.sampling.records import make_plan
@@ -75,15 +78,8 @@ def generate(
     config = model.config
     prompts = encode_prompts(model, prompts, mask, chat)
     sampler = sampler_for(model) if sampler is None else sampler
-    sampler.check(config)
-    interventions.check(intervene, config)
+    check_arguments(config, sampler, intervene, force, edit_logits, edit_tokens)
     is_ar = isinstance(sampler, ARSampler)
-    if not is_ar and config.mask_id is None:
-        raise JaxsinkError(f"a {config.family} model has no mask token, so {type(sampler).__name__} cannot run on it.")
-    if is_ar and (edit_logits is not None or edit_tokens is not None):
-        raise JaxsinkError("edit_logits and edit_tokens are for diffusion samplers.")
-    if force is not None and not is_ar:
-        raise JaxsinkError("force is for autoregressive models; masks in the prompt make a diffusion model fill gaps.")
     tokens, real = prepare(prompts, mask, config, pad_to)
     batch, prompt = tokens.shape
     plan = make_plan(record, intervene, every, config)
@@ -127,7 +123,9 @@ def generate(
     bare = model.with_origin(Origin())  # so that no program depends on it
     parts = (loop, bare if devices is None else copied(bare, devices), rows(canvas), given, settings)
     program = OneProgram(*parts) if devices is None else Dealt(*parts, devices)
-    carry, values = run(program, settings, stream, listener)
+    with explained("this run", partial(bytes_needed, loop, bare, *parts[2:], stream or total)):
+        carry, values = run(program, settings, stream, listener)
+        wait_on_cpu(carry.tokens)
 
     def first_rows(x: Any, axis: int = 0) -> Any:
         """Without the rows that only filled the batch up."""

@@ -51,7 +51,37 @@ def effect(wanted: Array, acts: Array) -> Array:
 def no_effect(intervene: Any, previous: Any) -> Array:
     """What `effect` gives where nothing acts, of the kind this intervention returns (arrays of `previous` are shapes)."""
     wanted = jax.eval_shape(intervene, previous)
+    check_effect(wanted, previous.drop.shape)
     return effect(jnp.zeros(wanted.shape, wanted.dtype), jnp.array(False))
+
+
+def check_effect(wanted: Any, shape: tuple[int, ...]) -> None:
+    """Is this what an intervention may return, for a model and a batch of this shape [L,B,H,S]?"""
+    kind = getattr(wanted, "dtype", None)
+    if kind is None or wanted.shape != shape or not (kind == jnp.bool or jnp.issubdtype(kind, jnp.floating)):
+        raise JaxsinkError(
+            f"intervene must return [L, B, H, S] = {list(shape)}, bool (True hides a key) or float (a factor on the "
+            f"attention that a key receives), and returned {_shown(wanted)}."
+        )
+
+
+def check_edit(name: str, before: Array, after: Any) -> Array:
+    """What `edit_logits` or `edit_tokens` made of an array, if it is still one of that shape and kind."""
+    is_float = jnp.issubdtype(before.dtype, jnp.floating)
+    kind, wanted = getattr(after, "dtype", None), jnp.floating if is_float else jnp.integer
+    if kind is None or after.shape != before.shape or not jnp.issubdtype(kind, wanted):
+        axes = "logits [B, W, V]" if is_float else "tokens [B, S]"
+        raise JaxsinkError(
+            f"{name} must return {axes} = {list(before.shape)}, {'float' if is_float else 'whole numbers'}, and returned "
+            f"{_shown(after)}."
+        )
+    return jnp.asarray(after).astype(before.dtype)
+
+
+def _shown(value: Any) -> str:
+    if hasattr(value, "dtype"):
+        return f"{value.dtype}{list(value.shape)}"
+    return "nothing" if value is None else f"a {type(value).__name__}"
 
 
 def places(mask: Array, positions: tuple[int, ...]) -> Array:
@@ -82,8 +112,14 @@ def _chosen(wanted: tuple[int, ...] | None, count: int) -> Array:
 
 
 def check(intervene: Any, config: ModelConfig) -> None:
+    if isinstance(intervene, type):
+        raise JaxsinkError(
+            f"intervene is the class {intervene.__name__}; give one of its objects, {intervene.__name__}(…)."
+        )
     if intervene is not None and not callable(intervene):
-        raise JaxsinkError(f"intervene must be a function of the previous step, not {intervene!r}.")
+        raise JaxsinkError(
+            f"intervene must be a function of the previous step, not {_shown(intervene)}: {intervene!r}."
+        )
     for policy in getattr(intervene, "policies", ()):
         if policy is not None:
             check(policy, config)
