@@ -28,8 +28,8 @@ def made_up(study: Study, subject: Subject, policies: dict[str, Any]) -> dict[st
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
-    """Every figure, drawn from two random models and answers that were made up."""
-    subjects = [random_subject(name) for name in ("mini-llada", "mini-llama")]
+    """Every figure, drawn from three random models and answers that were made up."""
+    subjects = [random_subject(name) for name in ("mini-llada", "mini-dream", "mini-llama")]
     study = Study(subjects, tmp_path_factory.mktemp("figures"), problems=3, generations=2, eps=0.5, runs=Path("runs"))
     kept: dict[str, Figure] = {}
 
@@ -107,14 +107,14 @@ def test_steps_go_right_and_positions_down(figures: dict[str, Figure]) -> None:
 
 
 def test_heat_maps_have_colour_bars(figures: dict[str, Figure]) -> None:
-    assert len(bars(figures["fig1"])) == 4 and len(bars(figures["fig5"])) == 2
-    assert [bar.get_ylabel() for bar in bars(figures["fig4"])] == ["attention (probability)"]
+    assert len(bars(figures["fig1"])) == 6 and len(bars(figures["fig5"])) == 3
+    assert [bar.get_ylabel() for bar in bars(figures["fig4"])] == ["attention (probability)"] * 2
     for name in ("fig1", "fig4", "fig5"):
         assert all(len(axis.images) == 1 for axis in pictures(figures[name])), name
 
 
 def test_figure_4_marks_where_the_sink_jumps(figures: dict[str, Figure]) -> None:
-    before, after = pictures(figures["fig4"])
+    before, after = pictures(figures["fig4"])[:2]
     frames = [int(axis.patches[0].get_x() + 0.5) for axis in (before, after)]
     assert frames[0] != frames[1]
     for axis, sink in zip((before, after), frames, strict=True):
