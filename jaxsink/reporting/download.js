@@ -19,12 +19,25 @@ function viewDrawing(player) {
     const where = `${layer < 0 ? "all layers" : `layer ${layer}`}, ${head < 0 ? "all heads" : `head ${head}`}`;
     const title = { x, y: y + TITLE / 2, "font-family": "sans-serif", "font-size": 14, fill: style("--ink") };
     element("text", title, drawing, `${run.label} · ${where} · step ${run.steps[pane.frame]}`);
+    pane.views.forEach(([, ramp], index) => drawScale(drawing, ramp, pane.limit, x + 230 * index, y + TITLE));
     for (const span of pane.spans) drawToken(drawing, span, place(span));
     const { x: left, y: under } = place(pane.linetitle);
     element("text", { ...title, x: left, y: under + 14, "font-size": 12 }, drawing, pane.linetitle.textContent);
     for (const chart of [pane.map, pane.line]) drawing.append(chartCopy(chart, place(chart)));
   }
   return { drawing, width, height };
+}
+
+// The colours from 0 to the largest score.
+function drawScale(drawing, ramp, limit, x, y) {
+  const look = { y: y + 10, "font-family": "sans-serif", "font-size": 12, fill: style("--dim") };
+  const label = element("text", { ...look, x }, drawing, `${ramp === "scores" ? "received" : `from ${ramp}`} 0`);
+  const left = x + 7 * label.textContent.length, stops = 24, width = 96;
+  for (let i = 0; i < stops; i++) {
+    const part = { x: left + i * width / stops, y, width: width / stops + 0.5, height: 12 };
+    element("rect", { ...part, fill: `rgb(${colour(i / (stops - 1), ramp)})` }, drawing);
+  }
+  element("text", { ...look, x: left + width + 6 }, drawing, showNumber(limit));
 }
 
 function drawToken(drawing, span, box) {
