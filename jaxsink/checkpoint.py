@@ -23,6 +23,7 @@ from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
 from jaxsink.models import resolve
+from jaxsink.progress import stage
 from jaxsink.quantize import INT8, weights_dtype
 from jaxsink.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, named_leaves
 from jaxsink.writing import writer
@@ -38,11 +39,12 @@ def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = No
     """
     path = resolve(path)
     dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
-    if (path / MANIFEST).is_file():
-        return Reader(path).model(dtype, mesh)
-    if not path.exists():
-        raise JaxsinkError(f"there is no checkpoint at {path}; give a converted one or a Hugging Face directory.")
-    return foreign_formats(path).load_directory(path, dtype, mesh)
+    with stage(f"loading {path.name}"):
+        if (path / MANIFEST).is_file():
+            return Reader(path).model(dtype, mesh)
+        if not path.exists():
+            raise JaxsinkError(f"there is no checkpoint at {path}; give a converted one or a Hugging Face directory.")
+        return foreign_formats(path).load_directory(path, dtype, mesh)
 
 
 def foreign_formats(path: Path) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from jaxsink.cli import Commands
 from jaxsink.cloud import local
 from jaxsink.errors import JaxsinkError
+from jaxsink.progress import stage
 
 EXAMPLES = """examples:
   jaxsink report ./study                                   writes ./study/report.html
@@ -55,11 +56,12 @@ def run(args: argparse.Namespace) -> int:
     show = [choose_run(study.runs, name) for name in names] or default_runs(study.runs)
     if gif is not None and not show:
         raise JaxsinkError(f"{study.path / 'player'} holds no generations, so there is nothing to animate (--gif).")
-    write_page(study, page, show)
+    with stage("writing the page"):
+        write_page(study, page, show)
     result = {"page": str(page), "bytes": page.stat().st_size, "experiments": len(study.experiments)}
     result["generations"] = [run.name for run in study.runs]
     if gif is not None:
-        with new_file(gif) as partial:
+        with stage("drawing the animation"), new_file(gif) as partial:
             frames = draw_gif(show, partial)
         result |= {"gif": str(gif), "gif_bytes": gif.stat().st_size, "gif_frames": frames}
     if args.json:
