@@ -65,7 +65,7 @@ class Reporter:
     def remove(self, number: TaskID) -> None:
         with self._lock:
             if not any(row.total is not None for row in self.rows.tasks if row.id != number):
-                self.hush()
+                self._erase()
             self.rows.remove_task(number)
             self.bodies.pop(number, None)
             self._choose_visible()
@@ -86,10 +86,14 @@ class Reporter:
     def hush(self) -> None:
         """Leave the terminal to others."""
         with self._lock:
+            self._erase()
             self.heard = self.clock()
-            if self._live is not None:
-                self._live.stop()
-                self._live = None
+
+    def _erase(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+            self.heard = self.clock()
 
     def _start(self) -> None:
         if not self.at_line_start:
