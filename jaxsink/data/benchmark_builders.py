@@ -129,7 +129,7 @@ def prepared(
     file = None if data_file is None else os.fspath(data_file)
     builder = BUILDERS[name](data_file=file, data_dir=os.fspath(data_dir), file_format="array_record", **options)
     settings = tfds.download.DownloadConfig(force_checksums_validation=True, num_shards=1)
-    if file is None and not builder.is_prepared():
+    if file is None and not os.path.exists(builder.data_path):
         check_reachable(name, split)
     try:
         with stage(f"preparing {name}"):
