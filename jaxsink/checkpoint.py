@@ -23,7 +23,7 @@ from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
 from jaxsink.models import resolve
-from jaxsink.progress import stage
+from jaxsink.progress import human_bytes, stage
 from jaxsink.quantize import INT8, weights_dtype
 from jaxsink.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, named_leaves
 from jaxsink.writing import writer
@@ -39,12 +39,18 @@ def load(path: str | os.PathLike[str], dtype: Any = None, mesh: Mesh | None = No
     """
     path = resolve(path)
     dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
-    with stage(f"loading {path.name}"):
+    with stage(f"loading {path.name}", detail=size_on_disk(path)):
         if (path / MANIFEST).is_file():
             return Reader(path).model(dtype, mesh)
         if not path.exists():
             raise JaxsinkError(f"there is no checkpoint at {path}; give a converted one or a Hugging Face directory.")
         return foreign_formats(path).load_directory(path, dtype, mesh)
+
+
+def size_on_disk(path: Path) -> str:
+    """Of a file or of all files in a directory; empty if there is nothing."""
+    total = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    return human_bytes(total) if total else ""
 
 
 def foreign_formats(path: Path) -> Any:

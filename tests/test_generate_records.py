@@ -256,9 +256,9 @@ def test_sink_shares_do_not_depend_on_how_many_queries_there_are() -> None:
     """An autoregressive model's step has one query, whose attention adds up to 1."""
     both = {"share": record.received().then(reduce.sink_share(0.2)), "all": record.received()}
     out = jaxsink.generate(model_of("llama3.1"), ROWS, ARSampler(4, stop_at_eos=False), record=both)
-    scores, real = np.asarray(out.record["all"])[-1], np.asarray(out.mask)[None, :, None]
-    scores = scores * real.sum(axis=-1, keepdims=True) / scores.sum(axis=-1, keepdims=True)
-    sinks = np.asarray(detect(scores, Threshold(0.2), out.mask))
+    scores, real = np.asarray(out.record["all"])[-1], out.real_at()[-1]
+    scores = scores * real.sum(axis=-1)[:, None, None] / scores.sum(axis=-1, keepdims=True)
+    sinks = np.asarray(detect(scores, Threshold(0.2), real))
     np.testing.assert_allclose(np.asarray(out.record["share"])[-1], sinks.mean(axis=2), atol=1e-6)
     assert sinks.any()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+import jaxsink
 from jaxsink import progress, reporter
 from jaxsink.cli import main
 from jaxsink.commands import platform
@@ -209,6 +211,12 @@ def test_programs_that_call_the_command_line_get_results_only(monkeypatch, capsy
     lines = fast_reporter(monkeypatch)
     assert main(["inspect", "mini-llada", "--json"]) == 0
     assert not isinstance(sys.stderr, Heard) and lines.getvalue() == ""
+
+
+def test_loading_names_the_model_and_its_size(plain, monkeypatch):
+    monkeypatch.setattr(progress, "_reporter", plain.reporter)
+    monkeypatch.setattr("jaxsink.storage.Reader.model", lambda *_: plain.after(PATIENCE))
+    assert re.fullmatch(r"\[    1 s\] loading mini-llada, \d\.\d\d MiB\n", str(jaxsink.load("mini-llada")))
 
 
 def test_only_the_first_host_prints(plain, monkeypatch):
