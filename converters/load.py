@@ -131,7 +131,7 @@ def tokenizer_files(path: Path) -> dict[str, str]:
 
 def convert_from_hub(repository: str, commit: str, target: Path) -> None:
     """Fetch and convert a model of the hub, with a progress bar where somebody looks."""
-    from jaxsink.cli import bytes_progress
+    from jaxsink.progress import bytes_progress
 
     from .convert import convert
 

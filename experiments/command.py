@@ -14,6 +14,7 @@ from jaxsink_experiments import BEYOND, ORDER, PAPER
 from jaxsink.cli import add_reading_options, reading_options
 from jaxsink.cloud import local
 from jaxsink.errors import JaxsinkError
+from jaxsink.progress import stage
 
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
 QUICK, FULL = (200, 30), (500, 50)  # problems per condition, generations recorded
@@ -93,7 +94,8 @@ def run(args: argparse.Namespace) -> int:
     wanted = args.names or [short(module) for module in (ORDER if args.full else PAPER)]
     experiments = [import_module(f"jaxsink_experiments.{SHORT[name]}") for name in dict.fromkeys(wanted)]
     findings = conduct(study, experiments)
-    write_page(read_study(study.folder), study.folder / "report.html")
+    with stage("writing the page"):
+        write_page(read_study(study.folder), study.folder / "report.html")
     if args.json:
         print(json.dumps([{"name": f.name, "verdict": f.verdict, "found": f.found} for f in findings], indent=2))
     else:

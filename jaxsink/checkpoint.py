@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from jaxsink.models import resolve
 from jaxsink.names import no_such_model
 from jaxsink.origin import TOKENIZER_FILES, Origin, origin_of
 from jaxsink.presets import PRESETS
+from jaxsink.progress import human_bytes, stage
 from jaxsink.quantize import INT8, weights_dtype
 from jaxsink.sampling.recommend import recommended_entry, to_dict
 from jaxsink.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, named_leaves
@@ -57,7 +59,8 @@ def load(
     dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
     if not path.exists():
         raise no_such_model(asked)
-    with explained(f"loading {path.name}", lambda: {WEIGHTS: weights_bytes(path, dtype, mask_id, ignore_settings)}):
+    needs = partial(weights_bytes, path, dtype, mask_id, ignore_settings)
+    with stage(f"loading {path.name}", detail=size_on_disk(path)), explained(f"loading {path.name}", needs):
         if (path / MANIFEST).is_file():
             reader = Reader(path)
             if mask_id not in (None, reader.config.mask_id):
@@ -67,14 +70,20 @@ def load(
         return model.with_origin(origin_of(path, {}, None))
 
 
-def weights_bytes(path: Path, dtype: str | None, mask_id: int | None, ignore_settings: Iterable[str]) -> int:
+def size_on_disk(path: Path) -> str:
+    """Of a file or of all files in a directory; empty if there is nothing."""
+    total = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    return human_bytes(total) if total else ""
+
+
+def weights_bytes(path: Path, dtype: str | None, mask_id: int | None, ignore_settings: Iterable[str]) -> dict[str, int]:
     """Of a checkpoint's weights, as that type or as stored."""
     if (path / MANIFEST).is_file():
         reader = Reader(path)
         config, stored = reader.config, reader.dtype
     else:
         config, stored, _ = describe_foreign(path, mask_id, ignore_settings)
-    return tree_bytes(abstract(config, dtype or stored or "float32"))
+    return {WEIGHTS: tree_bytes(abstract(config, dtype or stored or "float32"))}
 
 
 def describe(path: str | os.PathLike[str]) -> tuple[ModelConfig, Origin]:

@@ -1,4 +1,4 @@
-"""The command line: parsing, progress bars, and errors as one sentence. Only commands that need JAX import it."""
+"""The command line: parsing, signs of life, and errors as one sentence. Only commands that need JAX import it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from importlib.metadata import entry_points
 from typing import Any, TypedDict
 
+from jaxsink.commands.platform import use_cpu_if_alone
 from jaxsink.errors import JaxsinkError
+from jaxsink.progress import human_bytes as human_bytes
+from jaxsink.progress import reporting, stage
 from jaxsink.version import __version__
 
 Commands = Any  # argparse's subparsers object, whose type has no public name
@@ -33,9 +35,14 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold what the terminal cannot show
     args = build_parser().parse_args(argv)
+    use_cpu_if_alone()
     try:
-        code = args.run(args)
-        sys.stdout.flush()
+        with (
+            nullcontext() if argv is not None else reporting(),
+            stage("starting"),
+        ):  # a program that calls us is no person
+            code = args.run(args)
+            sys.stdout.flush()
         return code
     except BrokenPipeError:  # whoever reads our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -133,36 +140,3 @@ def reading_options(args: argparse.Namespace) -> ReadingOptions:
     if args.ignore_setting:
         options["ignore_settings"] = args.ignore_setting
     return options
-
-
-def human_bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
-        count /= 1024
-    return f"{count:.2f} TiB"
-
-
-@contextmanager
-def bytes_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on stderr that counts bytes: `progress(what, done, total)`; silent where nobody looks."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done)
-
-        yield progress

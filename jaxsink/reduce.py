@@ -70,6 +70,21 @@ class head_mean:  # noqa: N801
 
 
 @dataclass(frozen=True)
+class sink_share:  # noqa: N801
+    """f32[B,S]: the share of heads in which a key is a sink by Eq. 3, on scores whose mean over real keys is 1."""
+
+    eps: float = 3.0
+
+    def __call__(self, value: Array, tap: Tap) -> Array:
+        mask = tap.mask[:, None, :]
+        count = mask.sum(axis=-1, keepdims=True)
+        total = jnp.where(mask, value, 0.0).sum(axis=-1, keepdims=True)
+        score = value * count / jnp.maximum(total, 1e-30)  # a single query, of an autoregressive model, gives out 1
+        above = score - (count - score) / jnp.maximum(count - 1, 1)
+        return ((above > self.eps) & mask).mean(axis=1)
+
+
+@dataclass(frozen=True)
 class sum_by_kind:  # noqa: N801
     """{"masked", "unmasked", "prompt": f32[B,H]}: what keys of each kind receive together."""
 

@@ -159,6 +159,46 @@ def point_to(monkeypatch, file: benchmarks.PublishedFile) -> None:
     monkeypatch.setattr(benchmark_builders.HumanEval, "url_infos", benchmark_builders._url_infos((file,)))
 
 
+class Refuses(http.server.BaseHTTPRequestHandler):
+    """A server, or a proxy on the way, that is out of order."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        self.send_error(503)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_without_a_network_one_sentence_comes_at_once(tmp_path: Path, monkeypatch, capfd) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Refuses) as server:
+        url = f"http://127.0.0.1:{server.server_port}/x.jsonl.gz"
+        point_to(monkeypatch, dataclasses.replace(benchmarks.FILES["humaneval"][0], url=url))
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with pytest.raises(JaxsinkError, match=r"cannot be downloaded now \(status 503\); get http.*--data-file"):
+            load_benchmark("humaneval", data_dir=tmp_path)
+        server.shutdown()
+        thread.join()
+    assert Refuses.asked == 1
+    with pytest.raises(JaxsinkError, match=r"cannot be downloaded now \(no connection\).*--data-file"):
+        load_benchmark("humaneval", data_dir=tmp_path)  # nobody listens there any more
+    assert capfd.readouterr().err == ""
+
+
+def test_a_missing_training_split_names_its_own_option(tmp_path: Path, monkeypatch) -> None:
+    from jaxsink.data import benchmark_builders
+
+    def offline(*_: object, **__: object) -> None:
+        raise benchmark_builders.requests.ConnectionError
+
+    monkeypatch.setattr(benchmark_builders.requests, "get", offline)
+    with pytest.raises(JaxsinkError, match=r"no connection.*train\.jsonl.*--train-file"):
+        load_benchmark("gsm8k", "train", data_dir=tmp_path)
+
+
 def test_downloads_are_checked(tmp_path: Path, published, server: str, monkeypatch) -> None:
     file = dataclasses.replace(benchmarks.FILES["humaneval"][0], url=f"{server}/HumanEval.jsonl.gz")
     point_to(monkeypatch, dataclasses.replace(file, sha256="0" * 64))

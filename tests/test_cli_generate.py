@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,10 +20,12 @@ from conftest import GOLDEN, load_golden
 from rich.console import Console
 
 import jaxsink
+from jaxsink import reporter
 from jaxsink.commands import generate as command
 from jaxsink.commands import live, shared
 from jaxsink.errors import JaxsinkError
 from jaxsink.origin import model_names
+from jaxsink.progress import Task, reporting
 from jaxsink.sampling import recommend
 from jaxsink.tokenizer import Tokenizer
 
@@ -391,71 +394,95 @@ class Terminal:
         self.now = 0.0
         self.canvas = live.Canvas(self.console, live.Pieces(tokenizer), 2, mask_id)
 
-    def display(self, total: int, positions: int, canvas: bool = True) -> live.Display:
-        where = self.canvas if canvas else None
-        return live.Display(self.console, where, total, positions, lambda: self.now, lambda: self.now)
+    def display(self, total: int, canvas: bool = True, delay: float = 0.0) -> live.Display:
+        return live.Display(self.canvas if canvas else None, total, lambda: self.now, delay, lambda: self.now)
 
-    def shown(self, display: live.Display, step: int, tokens: list[int], committed: list[int]) -> list[str]:
+    def shown(self, display: live.Display) -> list[str]:
         self.console.export_text(clear=True)
-        self.console.print(display.frame(step, np.array(tokens), np.array(committed), self.now))
+        self.console.print(display)
         return self.console.export_text(clear=True).rstrip("\n").split("\n")
 
 
-def test_the_canvas_fills(monkeypatch):
+def styles(text: Any) -> list[tuple[str, Any]]:
+    return [(text.plain[span.start : span.end], span.style) for span in text.spans]
+
+
+def test_the_canvas_fills():
     screen = Terminal(width=70)
-    display = screen.display(4, 4)
-    display._calls = 2
+    display = screen.display(4)
+    assert screen.shown(display) == [""]  # nothing is known yet
     screen.now = 1.0
-    lines = screen.shown(display, 1, [7, 8, 0, 0, 55, 0], [-1, -1, -1, -1, 0, -1])
-    assert lines == ["░░░ ░░░ 55 ░░░", "", "step 1/4  ━━━━━───────────────  1.0 tokens/s  3 s left"]
-    screen.now = 2.0
-    lines = screen.shown(display, 2, [7, 8, 0, 123, 55, 0], [-1, -1, -1, 1, 0, -1])
-    assert lines == ["░░░ 123 55 ░░░", "", "step 2/4  ━━━━━━━━━━──────────  1.0 tokens/s  2 s left"]
+    display(1, np.array([[7, 8, 0, 0, 55, 0]]), np.array([[-1, -1, -1, -1, 0, -1]]))
+    assert screen.shown(display) == ["░░░ ░░░ 55 ░░░"]
+    assert display.detail(1, 1) == "step 1/4, 1.0 tokens/s"
+    display(2, np.array([[7, 8, 0, 123, 55, 0]]), np.array([[-1, -1, -1, 1, 0, -1]]))
+    assert screen.shown(display) == ["░░░ 123 55 ░░░"]
     text = screen.canvas.text(np.array([7, 8, 0, 123, 55, 0]), np.array([-1, -1, -1, 1, 0, -1]), np.arange(6) == 3)
-    assert [(text.plain[span.start : span.end], span.style) for span in text.spans] == [
-        ("░░░", live.MASK), (" 123", live.FRESH), (" ░░░", live.MASK),
+    assert styles(text) == [("░░░", live.MASK), (" 123", live.FRESH), (" ░░░", live.MASK)]
+
+
+def test_the_prompt_stands_above_the_canvas_and_around_gaps():
+    screen = Terminal(width=70)
+    tokens, committed, none = np.array([9, 7, 8, 55, 0]), np.array([-1, -1, -1, 0, -1]), np.zeros(5, bool)
+    above = live.Canvas(screen.console, live.Pieces(None), 3, 0, first=1)
+    text = above.text(tokens, committed, none)
+    assert text.plain == "7 8\n55 ░░░" and styles(text)[0] == ("7 8", live.PROMPT)
+    around = live.Canvas(screen.console, live.Pieces(None), 2, 0, first=1, inline=True)
+    assert around.text(np.array([9, 7, 0, 8, 0]), np.full(5, -1), none).plain == "7 ░░░ 8 ░░░"
+    causal = live.Canvas(screen.console, live.Pieces(None), 3, None, first=1)
+    assert causal.text(tokens, committed, none).plain == "7 8\n55"
+
+
+def test_sinks_are_marked_in_prompt_masks_and_fresh_tokens():
+    screen = Terminal(width=70)
+    canvas = live.Canvas(screen.console, live.Pieces(None), 1, 0, first=0)
+    share = np.array([0.9, 0.3, 0.1, 0.3, 0.0])
+    text = canvas.text(np.array([7, 0, 8, 9, 5]), np.array([-1, -1, 0, 1, 0]), np.arange(5) == 3, share)
+    assert styles(text) == [
+        ("7", live.SINK), ("░░░", live.SINK), (" 8", "underline"), (" 9", live.FRESH_SINK),
     ]  # fmt: skip
+
+
+def test_the_display_reads_the_sinks_of_the_last_step():
+    screen = Terminal()
+    display = screen.display(4)
+    tokens, committed = np.array([[7, 8, 0, 0]]), np.array([[-1, -1, -1, -1]])
+    record = np.zeros((2, 3, 1, 4), np.float32)  # steps, layers, rows, positions
+    record[0, :, :, 1], record[1, :2, :, 0] = 1.0, 0.75
+    display(2, tokens, committed, record={live.LIVE: record, "entropy": None})
+    assert display._sinks is not None and display._sinks.tolist() == [0.5, 0, 0, 0]
+    assert display.detail(2, 0) == "step 2/4, 1 sinks"
+    display(3, tokens, committed, record={live.LIVE: np.zeros_like(record)})  # the row has ended
+    assert display._sinks.tolist() == [0.5, 0, 0, 0]
 
 
 def test_fresh_tokens_glow_for_a_moment():
     screen = Terminal()
-    display = screen.display(4, 4)
+    display = screen.display(4)
+    display(1, np.array([[7, 8, 9, 0]]), np.array([[-1, -1, 0, -1]]))
 
-    def glowing(step, committed) -> bool:
-        group = display.frame(step, np.array([7, 8, 9, 0]), np.array(committed), screen.now)
-        return any(span.style == live.FRESH for line in group.renderables for span in getattr(line, "spans", ()))
+    def glowing() -> bool:
+        return any(span.style == live.FRESH for line in display.__rich__().renderables for span in line.spans)  # type: ignore
 
-    assert glowing(1, [-1, -1, 0, -1])
+    assert glowing()
     screen.now = 0.3
-    assert glowing(1, [-1, -1, 0, -1])
+    assert glowing()
     screen.now = 0.5
-    assert not glowing(1, [-1, -1, 0, -1])
-
-
-def test_autoregressive_text_streams_in():
-    screen = Terminal(mask_id=None)
-    display = screen.display(3, 3)
-    display._calls = 2
-    assert screen.shown(display, 2, [7, 8, 5, 6, 0], [-1, -1, 0, 1, -1])[0] == "5 6"
+    assert not glowing()
 
 
 def test_narrow_and_low_screens_follow_the_news():
     screen = Terminal(width=12, height=5)
-    display = screen.display(40, 40)
-    display._calls = 2
+    display = screen.display(40)
     tokens, committed = [7, 8, *range(100, 140)], [-1, -1, *[0] * 40]
+    display(9, np.array([tokens]), np.array([committed]))
     for last in (-1, 2, 20, 19, 25):  # three ids a line, three lines
         display._first_seen = np.zeros(42)
         display._first_seen[last] = screen.now = screen.now + 10
-        lines = screen.shown(display, 9, tokens, committed)
-        assert max(map(len, lines)) <= 12 and len(lines) == 5
+        lines = screen.shown(display)
+        assert max(map(len, lines)) <= 12 and len(lines) <= 5
         assert str(tokens[last]) in " ".join(lines[:3])
-        assert lines[-1] == "step 9/40"
-    wide = Terminal(width=75, height=3)
-    display = wide.display(80, 40)
-    display._calls, wide.now = 2, 0.1
-    lines = wide.shown(display, 40, tokens, committed)
-    assert lines[-1] == "step 40/80  ━━━━━━━━━━━━━━━━━━━━  400 tokens/s  0 s left  lines 3-3 of 3" and len(lines) == 3
+    assert "lines" in lines[3]
 
 
 def test_many_masks_are_drawn_smaller_and_ascii_where_needed():
@@ -464,13 +491,8 @@ def test_many_masks_are_drawn_smaller_and_ascii_where_needed():
     assert text.plain == "░" * 30
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     console = Console(file=file, force_terminal=True, width=60, height=12)
-    display = live.Display(console, live.Canvas(console, live.Pieces(None), 0, 0), 2, 2, lambda: 1.0)
-    display(1, np.array([[0, 5]]), np.array([[-1, 0]]))
-    display(2, np.array([[4, 5]]), np.array([[1, 0]]))
-    display.__exit__()
-    file.flush()
-    out = re.sub(r"\x1b\[[0-9;]*m", "", file.buffer.getvalue().decode("ascii"))  # type: ignore[attr-defined]
-    assert "... 5\n\nstep 1/2  ##########----------  compiling :" in out
+    text = live.Canvas(console, live.Pieces(None), 0, 0).text(np.array([0, 5]), np.array([-1, 0]), np.zeros(2, bool))
+    assert text.plain == "... 5"
 
 
 def test_pieces_of_characters_line_breaks_and_escape_codes(chatty):
@@ -498,58 +520,33 @@ def test_pieces_of_characters_line_breaks_and_escape_codes(chatty):
     assert [line.plain for line in screen.canvas.lines(text)[0]] == ["a", "b[bold]c"]
 
 
-def test_the_live_display_is_gone_at_the_end_and_keeps_its_pace():
+def test_the_display_keeps_its_pace_and_rests_when_told(monkeypatch):
     screen = Terminal()
-    frames = []
-    with screen.display(100, 100) as display:
-        original = display.frame
-        display.frame = lambda *args: frames.append(args[0]) or original(*args)  # type: ignore[method-assign]
-        for step in range(1, 101):
-            screen.now += 0.01
-            display(step, np.arange(1, 103)[None], np.where(np.arange(102) < step + 2, np.arange(102) - 2, -1)[None])
-    assert frames[0] == 1 and frames[-1] == 100 and 14 <= len(frames) <= 20
-    out = screen.console.file.getvalue()  # type: ignore[attr-defined]
-    assert "compiling …" in out and "\x1b[?25h" in out  # the cursor is back
-    assert out.rstrip().endswith("\x1b[2K")  # and the lines are erased
-
-
-def test_progress_alone_where_stdout_is_not_a_terminal():
-    screen = Terminal()
-    display = screen.display(4, 4, canvas=False)
-    display._calls, screen.now = 2, 2.0
-    assert screen.shown(display, 1, [7, 8, 9, 0], [-1, -1, 0, -1]) == [
-        "step 1/4  ━━━━━───────────────  0.5 tokens/s  6 s left"
-    ]
-
-
-def test_durations():
-    assert [live.duration(s) for s in (0.4, 59.4, 61, 3599, 3700)] == ["0 s", "59 s", "1:01", "59:59", "1:01 h"]
-
-
-def test_a_spinner_appears_only_after_a_while(monkeypatch):
-    monkeypatch.setattr(live, "is_watched", lambda console: True)
-    console = Terminal().console
-    with live.Waiting(console, "loading x", after=60):
-        pass
-    assert console.file.getvalue() == ""  # type: ignore[attr-defined]
-    waiting = live.Waiting(console, "loading x", after=60)
-    with waiting:
-        waiting._show()
-    assert "loading x …" in console.file.getvalue()  # type: ignore[attr-defined]
-    waiting._show()  # too late: nothing appears
-    assert waiting._spinner is None
+    drawn, rests = [], []
+    display = screen.display(100)
+    monkeypatch.setattr(Task, "draw", lambda task: drawn.append(screen.now))
+    monkeypatch.setattr(live.time, "sleep", rests.append)
+    for step in range(1, 101):
+        screen.now += 0.01
+        display(step, np.arange(1, 103)[None], np.where(np.arange(102) < step + 2, np.arange(102) - 2, -1)[None])
+    assert 14 <= len(drawn) <= 20 and drawn[-1] == screen.now and rests == []
+    slow = screen.display(2, delay=0.2)
+    slow(1, np.array([[5]]), np.array([[0]]))
+    assert rests == [0.2]
 
 
 def test_a_terminal_gets_the_display_and_the_same_text(capsys, monkeypatch, chatty):
     plain = call_json(capsys, chatty, "Hi", "--no-chat", "--tokens", 8)
-    monkeypatch.setattr(live, "is_watched", lambda console: True)
-    monkeypatch.setattr(command, "steps_per_frame", lambda model, positions: 4)
+    monkeypatch.setattr(reporter, "is_watched", lambda console: True)
+    monkeypatch.setattr(command, "steps_per_frame", lambda model, positions, frame: 4)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert call(chatty, "Hi", "--no-chat", "--tokens", 8) == 0
+    monkeypatch.setenv("COLUMNS", "120")
+    with reporting():
+        assert call(chatty, "Hi", "--no-chat", "--tokens", 8, "--delay", 0.2) == 0
     captured = capsys.readouterr()
     assert captured.out == live.printable(plain["text"]) + "\n"
-    assert "step 4/8" in captured.err and "░" in captured.err
+    assert "step 4/8" in captured.err and "░" in captured.err and "sinks" in captured.err
     assert re.search(r"8 tokens in 8 steps, [\d.]+ s \([\d.]+ tokens/s\), after [\d.]+ s of compiling", captured.err)
     assert call(chatty, "Hi", "--no-chat", "--tokens", 8, "--no-live") == 0
     assert capsys.readouterr().err == ""

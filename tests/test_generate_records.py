@@ -16,6 +16,7 @@ from test_samplers import PROMPTS, Slow, model_of, softmax, surest
 
 import jaxsink
 from jaxsink import ARSampler, DreamSampler, DropPositions, JaxsinkError, LLaDASampler, SDARSampler, record, reduce
+from jaxsink.sinks import Threshold, detect
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -234,6 +235,32 @@ def test_every_and_stream_change_nothing() -> None:
     for done, tokens, at in calls:
         assert ((tokens == 80) == (np.asarray(plain.committed_at) >= done)).all()
         assert (at < done).all()
+
+
+def test_a_listener_that_asks_gets_the_record_of_its_steps() -> None:
+    chunks = []
+
+    def listen(step: int, tokens: object, committed_at: object, record: dict) -> None:
+        chunks.append(record["mine"])
+
+    mine = {"mine": record.received().then(reduce.sink_share(0.2)), "all": record.received()}
+    out = jaxsink.generate(model_of("llada"), ROWS, LLaDASampler(8, 8, 8), record=mine, stream=2, listener=listen)
+    assert len(chunks) == 4 and all(isinstance(chunk, np.ndarray) and len(chunk) == 2 for chunk in chunks)
+    np.testing.assert_array_equal(np.concatenate(chunks), out.record["mine"])
+    sinks = np.asarray(detect(out.record["all"], Threshold(0.2), out.mask))
+    np.testing.assert_allclose(out.record["mine"], sinks.mean(axis=3), atol=1e-6)
+    assert 0 < sinks.mean() < 1
+
+
+def test_sink_shares_do_not_depend_on_how_many_queries_there_are() -> None:
+    """An autoregressive model's step has one query, whose attention adds up to 1."""
+    both = {"share": record.received().then(reduce.sink_share(0.2)), "all": record.received()}
+    out = jaxsink.generate(model_of("llama3.1"), ROWS, ARSampler(4, stop_at_eos=False), record=both)
+    scores, real = np.asarray(out.record["all"])[-1], out.real_at()[-1]
+    scores = scores * real.sum(axis=-1)[:, None, None] / scores.sum(axis=-1, keepdims=True)
+    sinks = np.asarray(detect(scores, Threshold(0.2), real))
+    np.testing.assert_allclose(np.asarray(out.record["share"])[-1], sinks.mean(axis=2), atol=1e-6)
+    assert sinks.any()
 
 
 def test_streamed_autoregressive_records() -> None:

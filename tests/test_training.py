@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +25,13 @@ import pytest
 import jaxsink
 from jaxsink import builtin
 from jaxsink.cli import main
+from jaxsink.commands.train import watching
 from jaxsink.data.batches import LENGTH, PROMPT, training_batch
 from jaxsink.errors import JaxsinkError
 from jaxsink.storage import named_leaves
 from jaxsink.training import losses, step
 from jaxsink.training.optimizer import MUON, is_matrix, make_optimizer, schedule
-from jaxsink.training.run import Run
+from jaxsink.training.run import Progress, Run
 from jaxsink.training.settings import Settings
 from jaxsink.training.start import small_model
 
@@ -360,6 +362,43 @@ def test_the_command_trains_examines_and_continues(tmp_path, monkeypatch, capsys
     assert jaxsink.Tokenizer.load(tmp_path / "run" / "model").special["mask"] == TINY["mini-llada"].config.mask_id
     assert main(command) == 0
     assert "of 3 held-out problems" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("out", ["runs", "runs/not/yet/there", "~/runs/mine"])
+def test_the_place_of_a_run_may_be_written_in_any_way(tmp_path, monkeypatch, capsys, out):
+    monkeypatch.setattr(builtin, "BUILTIN", TINY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    command = ["train", "mini-llama", "--out", out, "--steps", "2", "--batch", "8", "--problems", "1", "--json"]
+    assert main(command) == 0, capsys.readouterr().err
+    result = json.loads(capsys.readouterr().out)
+    place = tmp_path / out.replace("~", "home")
+    assert json.loads((place / "result.json").read_text()) == result
+    assert (place / "states" / "00000002" / "arrays").is_dir()
+    assert main(command) == 0 and json.loads(capsys.readouterr().out) == result  # found again, at its last step
+
+
+def test_a_listener_hears_of_compiling_before_there_are_figures(tmp_path):
+    heard: list[Progress] = []
+    tiny_run(tmp_path / "llama").train(one_device(), heard.append)
+    assert [(now.step, now.compiling, now.loss is None) for now in heard] == [
+        (0, True, True), (0, False, True), (10, False, False), (12, False, False),
+    ]  # fmt: skip
+    heard.clear()
+    run = tiny_run(tmp_path / "dream", "mini-dream", init=str(tmp_path / "llama/model"), opening=0.9)
+    run.train(one_device(), heard.append)
+    assert run.settings.opening_steps == 10  # then another program goes on
+    assert [(now.step, now.compiling) for now in heard] == [
+        (0, True), (0, False), (10, False), (10, True), (10, False), (12, False),
+    ]  # fmt: skip
+
+
+def test_the_line_of_a_run_says_compiling_and_never_nan():
+    said = []
+    show = watching(SimpleNamespace(update=lambda done, detail: said.append((done, detail))))  # type: ignore[arg-type]
+    for now in (Progress(0, 9, compiling=True), Progress(0, 9), Progress(5, 9, 2.5, 12345.6)):
+        show(now)
+    assert said == [(0, "compiling"), (0, ""), (5, "loss 2.5000, 12,346 tokens/s")]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxsink.cli import Commands, add_reading_options, reading_options
 from jaxsink.commands.sampler_options import add_sampler_options, make_sampler, positive
 from jaxsink.errors import JaxsinkError
+from jaxsink.progress import stage
 from jaxsink.version import __version__
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   jaxsink generate ./llada "Why is the sky blue?"                 watch the canvas being unmasked
+  jaxsink generate mini-llada "Mia has 4 apples." --delay 0.2     a small model, slowed down to be watched
   jaxsink generate ./llada - --tokens 256 --steps 64 < question.txt
   jaxsink generate ./smollm2 "Once upon a time" --no-chat --temperature 0.8 --seed 7
   jaxsink generate ./dream "2 + 2 =" --json | jq .text
@@ -61,6 +62,13 @@ def add_parser(commands: Commands) -> None:
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="one JSON object on stdout: text, ids, steps, settings, times")
     out.add_argument("--no-live", action="store_true", help="do not show the canvas")
+    out.add_argument(
+        "--delay",
+        metavar="SECONDS",
+        type=seconds,
+        default=0.0,
+        help="rest after each step that a terminal shows, to watch a fast model",
+    )
     out.add_argument("--record", metavar="FILE.npz", help="write attention statistics of every step to this file")
     out.add_argument(
         "--record-what",
@@ -109,16 +117,16 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from jaxsink.checkpoint import load
-    from jaxsink.commands import live, shared
+    from jaxsink.commands import shared
+    from jaxsink.reporter import is_watched
 
     console = Console(stderr=True)
+    watched = is_watched(console) and not args.no_live
     shared.enable_compilation_cache(not args.no_compile_cache)
     job = prepare(args)
     begin = time.perf_counter()
-    with live.Waiting(console, f"loading {job.found.place.name}"):
-        model = load(job.found.place, args.dtype, **reading_options(args))
+    model = load(job.found.place, args.dtype, **reading_options(args))
     loading = time.perf_counter() - begin
-    watched = live.is_watched(console) and not args.no_live
     gen, seconds = execute(job, model, args, console if watched else None)
     result = describe(job, model, gen, args)
     result["seconds"] = {"load": loading, **seconds}
@@ -202,52 +210,57 @@ def execute(job: Job, model: Any, args: argparse.Namespace, console: Console | N
 
     from jaxsink.commands import live
     from jaxsink.commands.shared import CompileClock
+    from jaxsink.record import received
+    from jaxsink.reduce import sink_share
     from jaxsink.sampling.generate import generate
 
     config, every = model.config, 1 if job.record is None else job.record.every
     padding = -len(job.ids) % BUCKET
     if job.record is not None or (config.positions == "learned" and job.length + padding > config.max_positions):
         padding = 0
-    stream = job.record.chunk() if job.record is not None else None
-    with ExitStack() as stack:
-        clock = stack.enter_context(CompileClock())
-        display = None
-        if console is not None:
-            mask_id = None if job.is_autoregressive else config.mask_id
-            canvas = live.Canvas(console, live.Pieces(job.tokenizer), padding + job.start, mask_id)
-            canvas = canvas if sys.stdout.isatty() else None
-            masks = 0 if mask_id is None else job.ids.count(mask_id)
-            display = live.Display(console, canvas, job.total, masks + job.sampler.length, lambda: clock.running)
-            stack.enter_context(display)
-            frame = steps_per_frame(model, 1 if job.is_autoregressive else job.length)
-            stream = min(stream or frame, every * max(1, frame // every))
-        gen = generate(
-            model,
-            [job.ids],
-            job.sampler,
-            record=None if job.record is None else job.record.what,
-            seed=args.seed,
-            every=every,
-            stream=None if stream is None or stream >= job.total else stream,
-            pad_to=len(job.ids) + padding,
-            backend=args.backend,
-            listener=display,
-        )
-        gen = replace(gen, tokens=np.asarray(gen.tokens), committed_at=np.asarray(gen.committed_at))  # waits
+    stream = job.total if job.record is None else job.record.chunk()
+    record = {} if job.record is None else dict(job.record.what)
+    mask_id = None if job.is_autoregressive else config.mask_id
+    canvas = None
+    if console is not None and sys.stdout.isatty():
+        inline = job.start < len(job.ids)
+        canvas = live.Canvas(console, live.Pieces(job.tokenizer), padding + job.start, mask_id, padding, inline)
+        record[live.LIVE] = received().then(sink_share())
+    positions = job.sampler.length + (0 if mask_id is None else job.ids.count(mask_id))
+    delay = args.delay if canvas is not None else 0.0
+    pace = live.FRAME if console is not None else live.PLAIN
+    steps = 1 if delay else steps_per_frame(model, 1 if job.is_autoregressive else job.length, pace)
+    stream = min(stream, every * max(1, steps // every))
+    with CompileClock() as clock:
+        display = live.Display(canvas, job.total, lambda: clock.running, delay)
+        with stage("compiling", total=positions, unit="tokens", body=display) as display.task:
+            gen = generate(
+                model,
+                [job.ids],
+                job.sampler,
+                record=record or None,
+                seed=args.seed,
+                every=every,
+                stream=None if stream >= job.total else stream,
+                pad_to=len(job.ids) + padding,
+                backend=args.backend,
+                listener=display,
+            )
+            tokens, committed_at = np.asarray(gen.tokens), np.asarray(gen.committed_at)  # waits
+        kept = {name: value for name, value in (gen.record or {}).items() if name != live.LIVE}
+        gen = replace(gen, tokens=tokens, committed_at=committed_at, record=kept or None)
         return gen, {"compile": clock.compiling, "run": clock.running}
 
 
-def steps_per_frame(model: Any, positions: int) -> int:
-    """Steps that take about as long as a frame of the display, by a rough guess; each needs a trip to the host."""
+def steps_per_frame(model: Any, positions: int, frame: float) -> int:
+    """Steps that take about `frame` seconds, by a rough guess; what is shown after them needs a trip to the host."""
     import jax
-
-    from jaxsink.commands.live import FRAME
 
     leaves = jax.tree.leaves(model)
     slow = jax.default_backend() == "cpu"
     arithmetic = 2 * positions * sum(leaf.size for leaf in leaves) / (5e10 if slow else 5e13)
     reading = sum(leaf.nbytes for leaf in leaves) / (1e10 if slow else 5e11)
-    return max(1, min(16, round(FRAME / max(arithmetic, reading))))
+    return max(1, min(round(240 * frame), round(frame / max(arithmetic, reading))))
 
 
 def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[str, Any]:
@@ -295,6 +308,14 @@ def why_empty(ids: list[int], ends: Sequence[int]) -> str:
         count = sum(token in ends for token in ids)
         return f"{count} of its {len(ids)} tokens are end tokens, the first one among them"
     return "its tokens are special ones, which have no text (--json shows them)"
+
+
+def seconds(text: str) -> float:
+    """For argparse: a time to wait."""
+    value = float(text)
+    if not 0 <= value <= 60:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds between 0 and 60")
+    return value
 
 
 def note(message: str) -> None:

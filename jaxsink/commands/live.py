@@ -1,11 +1,10 @@
-"""What people see while a model writes: the canvas being filled, a line of progress, a spinner for long waits.
+"""What people see while a model writes: the prompt, the canvas being filled, and where the attention goes.
 
-All of it goes to stderr and is gone when the run ends, so that stdout holds the result and nothing else.
+It is drawn above the line of jaxsink.progress, on stderr, and is gone when the run ends.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 import unicodedata
 from collections.abc import Callable
@@ -15,18 +14,20 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from jaxsink.progress import Task
+from jaxsink.reporter import has_symbols
 from jaxsink.tokenizer import Tokenizer
 
 FRAME = 1 / 15  # seconds between two updates, at least
+PLAIN = 2.0  # without a terminal
 GLOW = 0.4  # seconds that a fresh token stands out
-PATIENCE = 2.0  # seconds before a spinner appears
-MASK, FRESH, SPECIAL = "dim", "bold green", "dim"
+MASK, FRESH, SPECIAL, PROMPT = "dim", "bold green", "dim", "cyan"
+SINK, FRESH_SINK = "black on yellow", "bold black on yellow"
+MANY, FEW = 0.25, 0.05  # of all heads have a sink there
+LIVE = "live"  # the recorder whose values the display reads: f32[B,S] per layer, as reduce.sink_share() gives them
 CONTEXT = 3  # tokens before one that decide how it reads: a character has at most four bytes
-BAR = 20
 
 
 def printable(text: str) -> str:
@@ -55,30 +56,53 @@ class Pieces:
 
 
 class Canvas:
-    """Turns the state of a run into lines for a screen of a given size."""
+    """Turns the state of a run into lines for a screen of a given size: the prompt, and below it what is being written.
 
-    def __init__(self, console: Console, pieces: Pieces, start: int, mask_id: int | None) -> None:
+    first, start: positions of the first token that is shown, and of the first that is to be filled. inline: gaps inside a
+    text are filled, which stays one text.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        pieces: Pieces,
+        start: int,
+        mask_id: int | None,
+        first: int | None = None,
+        inline: bool = False,
+    ) -> None:
         self.console, self.pieces, self.start, self.mask_id = console, pieces, start, mask_id
+        self.first, self.inline = start if first is None else first, inline
         self.top = 0  # first line shown
         self.block = "░" if has_symbols(console) else "."
 
-    def text(self, tokens: np.ndarray, committed: np.ndarray, fresh: np.ndarray) -> Text:
-        """int[S] and bool[S] of one row as styled text; masks as blocks, about as wide as the words to come."""
+    def text(
+        self, tokens: np.ndarray, committed: np.ndarray, fresh: np.ndarray, sinks: np.ndarray | None = None
+    ) -> Text:
+        """int[S] and bool[S] of one row as styled text; masks as blocks, about as wide as the words to come.
+
+        sinks: f32[S], in which share of all heads a position is a sink.
+        """
         width, height = self.console.size
         block = f" {3 * self.block}" if 4 * (len(tokens) - self.start) <= width * (height - 2) else self.block
-        parts: list[tuple[str, str]] = []
-        before = tuple(int(i) for i in tokens[max(0, self.start - CONTEXT) : self.start])
-        for index in range(self.start, len(tokens)):
-            token = int(tokens[index])
-            if committed[index] < 0 and self.mask_id is None:
+        prompt: list[tuple[str, str]] = []
+        response = prompt if self.inline else []
+        before = tuple(int(i) for i in tokens[max(0, self.first - CONTEXT) : self.first])
+        for index in range(self.first, len(tokens)):
+            token, is_new = int(tokens[index]), committed[index] >= 0
+            if not is_new and self.mask_id is None and index >= self.start:
                 break  # not written yet
-            if committed[index] < 0 and token == self.mask_id:
-                parts.append((block, MASK))
-                continue
-            text, style = self.pieces.read(before, token)
-            parts.append((text, FRESH if fresh[index] else style))
-            before = (*before, token)[-CONTEXT:]
-        return Text.assemble(*joined(parts), tab_size=4)
+            if not is_new and token == self.mask_id:
+                text, style = block, MASK
+            else:
+                text, style = self.pieces.read(before, token)
+                style = FRESH if fresh[index] else style if is_new or style else PROMPT
+                before = (*before, token)[-CONTEXT:]
+            if sinks is not None:
+                style = sink_style(float(sinks[index]), style)
+            (prompt if index < self.start else response).append((text, style))
+        break_ = [("\n", "")] if prompt and not self.inline else []
+        return Text.assemble(*joined(prompt), *break_, *([] if self.inline else joined(response)), tab_size=4)
 
     def lines(self, text: Text) -> tuple[list[Text], str]:
         """The lines to show, and which they are if the screen is too small for all; it follows the fresh tokens."""
@@ -88,7 +112,11 @@ class Canvas:
         if len(lines) <= room:
             self.top = 0
             return lines, ""
-        news = [number for number, line in enumerate(lines) if any(span.style == FRESH for span in line.spans)]
+        news = [
+            number
+            for number, line in enumerate(lines)
+            if any(str(span.style).startswith("bold") for span in line.spans)
+        ]
         if news:
             self.top = min(self.top, news[0]) if news[-1] < self.top + room else news[-1] - room + 1
         self.top = max(0, min(self.top, len(lines) - room))
@@ -108,137 +136,60 @@ def joined(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return out
 
 
-class Display:
-    """A listener for `generate`: the canvas and a line of progress, or (canvas=None) the line alone.
+def sink_style(share: float, style: str) -> str:
+    """The style of a token that is a sink in this share of all layers and heads."""
+    if share >= MANY:
+        return FRESH_SINK if style == FRESH else SINK
+    return f"{style} underline".strip() if share >= FEW else style
 
-    total: steps at most. positions: how many are to be filled. ran: seconds spent on steps so far, for the rates.
+
+class Display:
+    """A listener for `generate` that counts, and draws the canvas if it has one: rich asks it what to draw.
+
+    total: steps at most. ran: seconds spent on steps so far, for the rate. delay: seconds to rest after each call.
     """
 
     def __init__(
         self,
-        console: Console,
         canvas: Canvas | None,
         total: int,
-        positions: int,
         ran: Callable[[], float],
+        delay: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console, self.canvas, self.total, self.positions = console, canvas, total, positions
+        self.canvas, self.total, self.delay = canvas, total, delay
+        self.task = Task()
         self._ran, self._clock = ran, clock
-        self._live: Live | None = None
-        self._wait = Waiting(console, "compiling")
-        self._first_seen: np.ndarray | None = None
-        self._last, self._calls = -FRAME, 0
+        self._tokens = self._committed = self._first_seen = np.zeros(0)
+        self._sinks: np.ndarray | None = None
+        self._drawn = -FRAME
 
-    def __enter__(self) -> Display:
-        self._wait.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._wait.stop()
-        if self._live is not None:
-            self._live.stop()
-
-    def __call__(self, step: int, tokens: Any, committed_at: Any) -> None:
+    def __call__(self, step: int, tokens: Any, committed_at: Any, record: Any = None) -> None:
         now = self._clock()
-        self._calls += 1
-        if now - self._last < FRAME and step < self.total and self._calls > 2:
-            return
-        self._last = now
-        frame = self.frame(step, tokens[0], committed_at[0], now)
-        if self._live is None:
-            self._wait.stop()
-            self._live = Live(console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop")
-            self._live.start()
-        self._live.update(frame, refresh=True)
+        self._tokens, self._committed = np.asarray(tokens[0]), np.asarray(committed_at[0])
+        if not len(self._first_seen):
+            self._first_seen = np.full(self._committed.shape, np.inf)
+        self._first_seen[(self._committed >= 0) & np.isinf(self._first_seen)] = now
+        if isinstance(record, dict) and LIVE in record:
+            share = np.asarray(record[LIVE])[-1, :, 0].mean(axis=0)
+            self._sinks = share if share.any() else self._sinks  # none: the row has ended
+        done = int((self._committed >= 0).sum())
+        self.task.update(done, "writing", self.detail(step, done))
+        if now - self._drawn >= FRAME or step >= self.total:
+            self._drawn = now
+            self.task.draw()
+        if self.delay:
+            time.sleep(self.delay)
 
-    def frame(self, step: int, tokens: np.ndarray, committed: np.ndarray, now: float) -> Group:
-        if self._first_seen is None:
-            self._first_seen = np.full(committed.shape, np.inf)
-        self._first_seen[(committed >= 0) & np.isinf(self._first_seen)] = now
-        lines, where = [], ""
-        if self.canvas is not None:
-            lines, where = self.canvas.lines(self.canvas.text(tokens, committed, now - self._first_seen < GLOW))
-            lines.append(Text())
-        return Group(*lines, self.progress(step, int((committed >= 0).sum()), where))
+    def __rich__(self) -> Group:
+        if self.canvas is None or not len(self._tokens):
+            return Group()
+        fresh = np.isfinite(self._first_seen) & (self._clock() - self._first_seen < GLOW)
+        lines, where = self.canvas.lines(self.canvas.text(self._tokens, self._committed, fresh, self._sinks))
+        return Group(*lines, Text(where, style="dim"))
 
-    def progress(self, step: int, done: int, where: str) -> Text:
-        """As many parts as fit into the width."""
-        share = min(1.0, max(step / self.total, done / self.positions))
+    def detail(self, step: int, done: int) -> str:
         ran = self._ran()
-        rate = done / ran if ran > 1e-3 else 0.0
-        filled = int(BAR * share)
-        full, empty, more = "━─…" if has_symbols(self.console) else "#-:"
-        parts = [
-            Text(f"step {step}/{self.total}"),
-            Text.assemble((full * filled, "green"), (empty * (BAR - filled), "dim")),
-            Text(f"{rate:.{0 if rate > 100 else 1}f} tokens/s" if rate else ""),
-            Text(f"{duration(ran / share * (1 - share))} left" if rate and share else ""),
-            Text(where, style="dim"),
-        ]
-        if self._calls == 1 and step < self.total:  # the later chunks are another program than the first
-            parts[2:4] = [Text(f"compiling {more}", style="dim")]
-        line = Text(no_wrap=True, overflow="ellipsis")
-        for part in filter(None, parts):
-            if not line or line.cell_len + 2 + part.cell_len <= self.console.width:
-                line.append("  " if line else "").append_text(part)
-        return line
-
-
-def duration(seconds: float) -> str:
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    return f"{seconds // 60}:{seconds % 60:02d}" if seconds < 3600 else f"{seconds // 3600}:{seconds // 60 % 60:02d} h"
-
-
-class Waiting:
-    """A spinner with the time it has taken, for a wait that lasts: it appears after two seconds."""
-
-    def __init__(self, console: Console, what: str, after: float = PATIENCE) -> None:
-        self._console, self._what, self._after = console, what, after
-        self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
-        self._spinner: Progress | None = None
-        self._begin = 0.0
-
-    def __enter__(self) -> Waiting:
-        self._begin = time.monotonic()
-        if is_watched(self._console):
-            self._timer = threading.Timer(self._after, self._show)
-            self._timer.daemon = True
-            self._timer.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        with self._lock:
-            timer, self._timer = self._timer, None
-            spinner, self._spinner = self._spinner, None
-            if timer is not None:
-                timer.cancel()
-            if spinner is not None:
-                spinner.stop()
-
-    def _show(self) -> None:
-        with self._lock:
-            if self._timer is None:  # the wait is over already
-                return
-            spinner, more = ("dots", "…") if has_symbols(self._console) else ("line", ":")
-            text = TextColumn("{task.description} " + more, markup=False)
-            columns = (SpinnerColumn(spinner), text, TimeElapsedColumn())
-            self._spinner = Progress(*columns, console=self._console, transient=True, refresh_per_second=8)
-            self._spinner.add_task(self._what, total=None)
-            self._spinner.tasks[0].start_time = self._begin
-            self._spinner.start()
-
-
-def is_watched(console: Console) -> bool:
-    """Whether a person sits at the other end: a terminal that can redraw lines."""
-    return console.file.isatty() and console.is_interactive and not console.is_dumb_terminal
-
-
-def has_symbols(console: Console) -> bool:
-    return console.encoding.lower().startswith("utf")
+        rate = f"{done / ran:.{0 if done > 100 * ran else 1}f} tokens/s" if done and ran > 1e-3 else ""
+        sinks = "" if self._sinks is None else f"{int((self._sinks >= FEW).sum())} sinks"
+        return ", ".join(part for part in (f"step {step}/{self.total}", rate, sinks) if part)

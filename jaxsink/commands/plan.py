@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jaxsink.cli import Commands, add_reading_options, reading_options
 from jaxsink.commands.sampler_options import add_sampler_options, make_sampler, positive
 from jaxsink.errors import JaxsinkError
+from jaxsink.progress import stage
 
 if TYPE_CHECKING:
     from jaxsink.config import ModelConfig
@@ -83,9 +84,11 @@ def run(args: argparse.Namespace) -> int:
     slices = [parse_topology(name) for name in dict.fromkeys(args.tpu)]
     job, mesh = make_job(args), parse_mesh(args.mesh)
     plans = []
-    with telling() as say:
+    with stage("planning") as task:
         for topology in slices:
-            plans.append(make_plan(job, topology, mesh, args.price, not args.no_search, say))
+            plans.append(
+                make_plan(job, topology, mesh, args.price, not args.no_search, lambda text: task.update(what=text))
+            )
     if args.json:
         print(json.dumps({"model": args.model, "plans": [plan.to_dict() for plan in plans]}, indent=2))
     else:
@@ -138,24 +141,6 @@ def parse_mesh(text: str | None) -> tuple[int, int] | None:
     if found is None:
         raise JaxsinkError(f"--mesh takes two numbers such as 2x4 (batch x weights), not {text!r}.")
     return int(found[1]), int(found[2])
-
-
-def telling() -> Any:
-    """What is being compiled, on stderr where somebody looks; compiling takes seconds."""
-    from contextlib import contextmanager
-
-    @contextmanager
-    def status() -> Any:
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        if not console.is_terminal:
-            yield lambda text: None
-            return
-        with console.status("planning") as line:
-            yield lambda text: line.update(text)
-
-    return status()
 
 
 def show(model: str, plans: list[Plan]) -> None:

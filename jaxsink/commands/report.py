@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from jaxsink.cli import Commands
 from jaxsink.cloud import local
 from jaxsink.errors import JaxsinkError
+from jaxsink.progress import stage
 
 if TYPE_CHECKING:
     from jaxsink.reporting import Study
@@ -80,12 +81,13 @@ def run(args: argparse.Namespace) -> int:
     show = choose_views(args, study)
     if gif is not None and not show:
         raise JaxsinkError(f"{study.path / 'player'} holds no generations, so there is nothing to animate (--gif).")
-    write_page(study, page, show)
+    with stage("writing the page"):
+        write_page(study, page, show)
     result = {"page": str(page), "bytes": page.stat().st_size, "experiments": len(study.experiments)}
     result["generations"] = [run.name for run in study.runs]
     result["shown"] = [{"run": view.run.name, "layer": view.layer, "head": view.head} for view in show]
     if gif is not None:
-        with new_file(gif) as partial:
+        with stage("drawing the animation"), new_file(gif) as partial:
             frames = draw_gif(show, partial)
         result |= {"gif": str(gif), "gif_bytes": gif.stat().st_size, "gif_frames": frames}
     if args.json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from jaxsink.cli import Commands
 from jaxsink.cloud import local
 from jaxsink.errors import JaxsinkError
 from jaxsink.models import NAMES
+from jaxsink.progress import Task, stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from jaxsink.training.run import Progress
     from jaxsink.training.settings import Settings
@@ -91,8 +92,8 @@ def run(args: argparse.Namespace) -> int:
     settings = dataclasses.replace(known.settings, **given)
     config = known.config.replace(extra_sink=args.extra_sink)
     training = Run(args.name, config, known.sampler, settings, local(args.out, "--out"))
-    with progress_bar(args.name, settings.steps) as show:
-        training.train(data_mesh(devices), show)
+    with stage(args.name, total=settings.steps, unit="steps", detail="preparing") as task:
+        training.train(data_mesh(devices), watching(task))
     result = training.examine(args.problems, again(args.name, settings, known.settings, args.extra_sink))
     print(json.dumps(result) if args.json else summary(training.out, result))
     return 0
@@ -122,28 +123,15 @@ def choose_devices(count: int | None) -> list[Any]:
     return found[:count]
 
 
-@contextmanager
-def progress_bar(name: str, steps: int) -> Iterator[Callable[[Progress], None]]:
-    """On stderr, with the loss, the speed and the time left; silent where nobody looks."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+def watching(task: Task) -> Callable[[Progress], None]:
+    """A listener of a run that says how far it is."""
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}, {task.fields[speed]:,.0f} tokens/s"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=300) as bar:
-        task = bar.add_task(name, total=steps, loss=float("nan"), speed=0.0)
+    def show(now: Progress) -> None:
+        parts = ["compiling"] if now.compiling else []
+        parts += [] if now.loss is None else [f"loss {now.loss:.4f}", f"{now.tokens_per_second:,.0f} tokens/s"]
+        task.update(now.step, detail=", ".join(parts))
 
-        def show(progress: Progress) -> None:
-            bar.update(task, completed=progress.step, loss=progress.loss, speed=progress.tokens_per_second)
-
-        yield show
+    return show
 
 
 def summary(out: Path, result: dict[str, Any]) -> str:

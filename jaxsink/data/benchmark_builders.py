@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import requests
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.checksums import UrlInfo
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
@@ -22,10 +23,12 @@ from tensorflow_datasets.text.gsm8k import gsm8k
 
 from jaxsink.data.benchmarks import FILES, Benchmark, PublishedFile
 from jaxsink.errors import JaxsinkError
+from jaxsink.progress import stage
 
 Row = tuple[int, dict[str, Any]]
 MBPP_SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train": (601, 974)}  # by task_id
 GZIP_START = b"\x1f\x8b"
+TIMEOUT = (5, 15)  # seconds, to connect and to wait for an answer
 
 
 def _url_infos(files: tuple[PublishedFile, ...]) -> dict[str, UrlInfo]:
@@ -126,8 +129,11 @@ def prepared(
     file = None if data_file is None else os.fspath(data_file)
     builder = BUILDERS[name](data_file=file, data_dir=os.fspath(data_dir), file_format="array_record", **options)
     settings = tfds.download.DownloadConfig(force_checksums_validation=True, num_shards=1)
+    if file is None and not os.path.exists(builder.data_path):
+        check_reachable(name, split)
     try:
-        builder.download_and_prepare(download_config=settings)
+        with stage(f"preparing {name}"):
+            builder.download_and_prepare(download_config=settings)
     except NonMatchingChecksumError as error:
         raise JaxsinkError(
             f"the {name} file that was downloaded is not the published one (its SHA-256 differs); try again, or get the "
@@ -141,6 +147,22 @@ def prepared(
     if split not in builder.info.splits:
         raise JaxsinkError(f"{file} has no question of the split {split!r} of {name}; give the whole published file.")
     return cast(Any, builder).as_data_source(split)
+
+
+def check_reachable(name: Benchmark, split: str) -> None:
+    """Ask for the file once: TFDS asks again and again for minutes, before it says that there is no network."""
+    file = next(file for file in FILES[name] if split in file.splits)
+    option = "--train-file" if name == "gsm8k" and split == "train" else "--data-file"
+    try:
+        with stage(f"asking for {name}"), requests.get(file.url, stream=True, timeout=TIMEOUT) as answer:
+            reason = f"status {answer.status_code}" if answer.status_code >= 500 else ""
+    except requests.RequestException as error:
+        reason = "no answer" if isinstance(error, requests.Timeout) else "no connection"
+    if reason:
+        raise JaxsinkError(
+            f"{name} is not on this machine, and it cannot be downloaded now ({reason}); get {file.url} by other means and "
+            f"name the file with {option} (data_file=… in Python)."
+        )
 
 
 def check_rows(path: str, fields: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -30,7 +31,8 @@ from jaxsink.sampling.records import make_plan
 from jaxsink.sampling.samplers import ARSampler, mask_count
 from jaxsink.sampling.spread import Dealt, OneProgram, copied
 
-Listener = Callable[[int, Any, Any], None]  # (steps done, tokens i32[B,S], committed_at i32[B,S])
+# (steps done, tokens i32[B,S], committed_at i32[B,S]); one that has a parameter `record` also gets that of the last steps
+Listener = Callable[..., None]
 
 
 def generate(
@@ -71,7 +73,8 @@ def generate(
                likely they were, with what is hidden hidden
     edit_logits  traceable f(step, logits f32[B,W,V], index i32[B,W]) -> logits, before the sampler decides (diffusion)
     edit_tokens  traceable f(step, tokens i32[B,S]) -> tokens, before the first step (step = -1) and after each (diffusion)
-    listener   called on the host after every `stream` steps, for live displays
+    listener   called on the host after every `stream` steps, for live displays: f(steps done, tokens, committed_at), or
+               f(…, record) for the record of these steps too
     devices    deal the rows out over these devices by pmap, each with a copy of the weights; a model that was loaded onto
                a mesh uses that instead. Neither changes the results, and batches need not divide.
     """
@@ -173,6 +176,7 @@ def run(
     if stream is None:
         carry, values = program.advance(carry, settings.total, begin=True)
         return program.rows(carry), values
+    wants_record = listener is not None and "record" in inspect.signature(listener).parameters
     chunks, rows, chunk = [], 0, min(stream, settings.total)
     while rows < settings.plan.rows(settings.total):
         begin = not chunks and program.loop is autoregressive  # the prompt's pass; diffusion has one program for all
@@ -181,7 +185,8 @@ def run(
         rows += settings.plan.rows(chunk)
         if listener is not None:
             now = program.rows(carry)
-            listener(int(now.step), *to_host((now.tokens, now.committed_at)))
+            more = {"record": jax.tree.unflatten(settings.plan.treedef, chunks[-1])} if wants_record else {}
+            listener(int(now.step), *to_host((now.tokens, now.committed_at)), **more)
         if bool(carry.done.all()):
             break
     return program.rows(carry), jax.tree.map(

@@ -15,7 +15,7 @@ import jax
 from jaxsink.atomic import new_file
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.hosts import is_main
-from jaxsink.progress import progress
+from jaxsink.progress import progress, stage
 from jaxsink.study import player
 from jaxsink.study.finding import Finding
 from jaxsink.study.measure import Piece, Recorded, Study
@@ -34,12 +34,16 @@ def conduct(study: Study, experiments: Sequence[Any]) -> list[Finding]:
             begin(piece.label)
             study.compute(piece)
             end()
-    with styled():
-        findings = [experiment.run(study) for experiment in experiments]
+    with styled(), stage("drawing figures", total=len(experiments), unit="experiments") as task:
+        findings = []
+        for experiment in experiments:
+            findings.append(experiment.run(study))
+            task.update(len(findings))
     if is_main():
         for finding in findings:
             finding.save(study.folder / "experiments")
-        player.export(study)
+        with stage("writing the generations of the player"):
+            player.export(study)
     return findings
 
 

@@ -12,6 +12,7 @@ from jaxsink.data.batches import PROMPT, prompt_ids
 from jaxsink.data.task import Problem, problems
 from jaxsink.data.vocabulary import tokenizer
 from jaxsink.model import Model
+from jaxsink.progress import stage
 from jaxsink.sampling.generate import generate
 from jaxsink.stats import wilson
 
@@ -44,11 +45,13 @@ class Accuracy:
 def answers(model: Model, asked: Sequence[Problem], sampler: Any, batch: int = BATCH) -> list[str]:
     """What the model writes for each problem, up to its first eos."""
     texts: list[str] = []
-    for first in range(0, len(asked), batch):
-        part = list(asked[first : first + batch])
-        full = part + part[:1] * (min(batch, len(asked)) - len(part))  # one compiled program for all batches
-        written = np.asarray(generate(model, prompt_ids(full), sampler, pad_to=PROMPT).response)
-        texts += [tokenizer().decode(before_end(row, model)) for row in written[: len(part)]]
+    with stage("answering", total=len(asked), unit="problems") as task:
+        for first in range(0, len(asked), batch):
+            part = list(asked[first : first + batch])
+            full = part + part[:1] * (min(batch, len(asked)) - len(part))  # one compiled program for all batches
+            written = np.asarray(generate(model, prompt_ids(full), sampler, pad_to=PROMPT).response)
+            texts += [tokenizer().decode(before_end(row, model)) for row in written[: len(part)]]
+            task.update(len(texts))
     return texts
 
 

@@ -18,7 +18,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,9 @@ STORED = "bfloat16"
 class Progress:
     step: int
     steps: int
-    loss: float
-    tokens_per_second: float  # since this process began
+    loss: float | None = None  # mean of the last steps; None before there is one
+    tokens_per_second: float | None = None  # since this process began
+    compiling: bool = False  # the next step waits for its program
 
 
 Listener = Callable[[Progress], None]
@@ -78,26 +79,30 @@ class Run:
         state, seconds = self.begin(devices)
         step, done = make_step(self.settings, devices), int(state.step)
         curve, waiting = Curve.resume(self.out / "loss.csv", done), list[Metrics]()
-        begin = saved = time.perf_counter()
+        begin, saved = time.perf_counter(), 0.0
         first, last = done, self.settings.steps if until is None else min(until, self.settings.steps)
-        milestones = self.settings.milestones()
+        milestones, now = self.settings.milestones(), Progress(done, self.settings.steps)
+        tell = listener or (lambda progress: None)
         while done < last:
+            if done in (first, self.settings.opening_steps):
+                tell(replace(now, compiling=True))
             batch = training_batch(done, self.settings.batch, self.settings.seed)
             state, metrics = step(state, batch, done)
             waiting.append(metrics)
+            if done in (first, self.settings.opening_steps):
+                tell(now)
             done += 1
             if done in milestones:
                 self.export(state.model, self.out / "checkpoints" / f"{done:06d}", done)
             if done % LOG and done != last:
                 continue
             loss, waiting = curve.add(done, waiting), []
-            now = time.perf_counter()
-            if listener is not None:
-                speed = (done - first) * self.settings.batch * LENGTH / (now - begin)
-                listener(Progress(done, self.settings.steps, loss, speed))
-            if now - saved > SAVE_SECONDS or done == last:
-                save_state(self.out / "states", state, seconds + now - begin)
-                saved = now
+            passed = time.perf_counter() - begin
+            now = Progress(done, self.settings.steps, loss, (done - first) * self.settings.batch * LENGTH / passed)
+            tell(now)
+            if passed - saved > SAVE_SECONDS or done == last:
+                save_state(self.out / "states", state, seconds + passed)
+                saved = passed
         if done == self.settings.steps:
             self.export(state.model, self.out / "model", done)
         return state

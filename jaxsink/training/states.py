@@ -30,7 +30,7 @@ def save_state(folder: Path, state: State, seconds: float) -> None:
     step = int(state.step)
     target = folder / f"{step:08d}"
     with without_chatter(), new_directory(target, MARKER, overwrite=True) as partial:
-        orbax().save(partial / "arrays", _named(state))
+        orbax().save(_arrays(partial), _named(state))
         (partial / MARKER).write_text(json.dumps({"step": step, "seconds": seconds}) + "\n", encoding="utf-8")
     for old in _steps(folder)[:-KEPT]:
         shutil.rmtree(folder / f"{old:08d}")
@@ -47,7 +47,7 @@ def restore_state(folder: Path, step: int, like: State) -> tuple[State, float]:
     wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
     try:
         with without_chatter():
-            found = orbax().load(place / "arrays", _named(wanted))
+            found = orbax().load(_arrays(place), _named(wanted))
         seconds = float(json.loads((place / MARKER).read_text(encoding="utf-8"))["seconds"])
     except Exception as error:  # Orbax raises many kinds
         abandon(error)
@@ -55,6 +55,11 @@ def restore_state(folder: Path, step: int, like: State) -> tuple[State, float]:
             f"{place} is damaged ({first_line(error)}); delete it to continue from the one before."
         ) from error
     return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in _named(wanted)]), seconds
+
+
+def _arrays(place: Path) -> Path:
+    """Orbax takes absolute paths only."""
+    return place.absolute() / "arrays"
 
 
 def _named(state: Any) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""Which kind of device a command runs on, where libtpu is installed and no TPU is there (the extra `tpu`, for `plan`).
+
+JAX would ask libtpu, and libtpu would print its own errors before JAX takes the CPU. Only the command line decides this,
+before JAX is imported; the library never touches the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+DEVICES = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "nvidiactl", "dxg", "kfd")  # in /dev: TPUs and GPUs
+GOOGLE = "0x1ae0"
+NO_TPU = ("0x001f", "0x0042")  # Google's disks and network cards
+
+
+def use_cpu_if_alone() -> None:
+    """Set JAX_PLATFORMS=cpu where nothing else can run; what the user has set stands."""
+    decided = "jax" in sys.modules or any(
+        name.startswith(("JAX_PLATFORM", "JAX_FORCE_TPU", "TPU_")) for name in os.environ
+    )
+    if not decided and find_spec("libtpu") is not None and not has_accelerator():
+        os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def has_accelerator(root: Path = Path("/")) -> bool:
+    """Any sign of a TPU or a GPU: a device file, or a PCI card of Google's that is neither disk nor network."""
+    if any(next((root / "dev").glob(pattern), None) for pattern in DEVICES):
+        return True
+    cards = (root / "sys/bus/pci/devices").glob("*")
+    return any(read(card / "vendor") == GOOGLE and read(card / "device") not in NO_TPU for card in cards)
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
