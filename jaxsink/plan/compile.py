@@ -145,7 +145,8 @@ def lower(job: Job, mesh: Any) -> Any:
     tokens = placed(jax.ShapeDtypeStruct((rows, length), jnp.int32))
     real = jax.ShapeDtypeStruct((rows, length), bool)
     keys = jax.eval_shape(lambda: noise.row_keys(jnp.zeros(rows, jnp.uint32)))
-    given = placed(diffusion.Given(real, real, noise.Draws(keys)))  # type: ignore[arg-type]
+    policy = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    given = placed(diffusion.Given(real, real, noise.Draws(keys), policy))  # type: ignore[arg-type]
     shapes = jax.eval_shape(start, model, tokens, given)._asdict()
     carry = loop.Carry(**{name: placed(x, *diffusion.CARRY_AXES.get(name, (0,))) for name, x in shapes.items()})
     return loop.advance.lower(model, carry, given, settings, settings.total, True)

@@ -45,6 +45,7 @@ def generate(
     edit_tokens: Any = None,
     listener: Listener | None = None,
     devices: Sequence[Any] | None = None,
+    policies: Sequence[int] | None = None,
 ) -> Generation:
     """Generate from prompts, and return attention statistics of every step along with the tokens.
 
@@ -64,6 +65,7 @@ def generate(
     listener   called on the host after every `stream` steps, for live displays
     devices    deal the rows out over these devices by pmap, each with a copy of the weights; a model that was loaded onto
                a mesh uses that instead. Neither changes the results, and batches need not divide.
+    policies   which of the intervention's policies each row follows (sinks.Turns); None takes them in turns
     """
     config = model.config
     sampler.check(config)
@@ -113,7 +115,11 @@ def generate(
     def rows(x: np.ndarray, axis: int = 0) -> Array:
         return place_rows(fill_up(x, axis, share), mesh, axis)
 
-    given = diffusion.Given(rows(real), rows(given_by_caller), make_draws(seed, batch, draws, rows))
+    policy = np.arange(batch) if policies is None else np.asarray(policies)
+    if policy.shape != (batch,) or not np.issubdtype(policy.dtype, np.integer):
+        raise JaxsinkError(f"policies must be a whole number per prompt ({batch}), not {policies!r}.")
+    draw = make_draws(seed, batch, draws, rows)
+    given = diffusion.Given(rows(real), rows(given_by_caller), draw, rows(policy.astype(np.int32)))
     loop = autoregressive if is_ar else diffusion
     parts = (loop, model if devices is None else copied(model, devices), rows(canvas), given, settings)
     program = OneProgram(*parts) if devices is None else Dealt(*parts, devices)
