@@ -72,6 +72,7 @@ class Evaluation:
             raise JaxsinkError(f"shard {number}/{count} does not exist; shards are counted from 1 to their number.")
         if self.rows < 1:
             raise JaxsinkError(f"a batch needs at least one row, not {self.rows}.")
+        batch_rows(1, self.rows, self.share)
 
     @cached_property
     def share(self) -> int:
