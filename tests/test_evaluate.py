@@ -149,18 +149,20 @@ def test_rows_and_devices_change_nothing(place: dict[str, Any], whole: Path, tmp
 
 def test_a_bucket_has_one_shape(tmp_path: Path) -> None:
     """Also the last batch, and also when only few questions are left."""
-    run = replace(again(tmp_path, rows=2 * 3 * 2), devices=jax.devices()[:2])
+    run = replace(again(tmp_path, rows=7), devices=jax.devices()[:2])
     found = list(batches(run, set()))
-    assert sorted(q.index for batch in found for q in batch.questions) == list(range(5))
+    everything = [(n, label) for n in range(5) for label in CONDITIONS]
+    assert sorted((q.index, label) for batch in found for q, label in batch.asked) == sorted(everything)
     shapes = {batch.width: len(batch.filled) for batch in found}
+    assert shapes == {32: 6, 24: 6}  # nine and six sequences, two devices
     for batch in found:
-        assert len(batch.filled) == shapes[batch.width] and shapes[batch.width] in (2, 4)
-        assert {q.index for q in batch.filled} == {q.index for q in batch.questions}
-        assert all(batch.width - 8 < len(q.prompt) <= batch.width for q in batch.questions)
+        assert len(batch.filled) == shapes[batch.width] and set(batch.filled) == set(batch.asked)
+        assert all(batch.width - 8 < len(q.prompt) <= batch.width for q, _ in batch.asked)
     assert [batch.width for batch in found] == sorted((batch.width for batch in found), reverse=True)
-    done = {(n, label) for n in range(4) for label in CONDITIONS}
+    done = set(everything) - {(4, "K = 0"), (4, "K = 2, random")}
     (last,) = batches(run, done)
-    assert [q.index for q in last.questions] == [4] and len(last.filled) == shapes[last.width] and last.first
+    assert [(q.index, label) for q, label in last.asked] == [(4, "K = 0"), (4, "K = 2, random")]
+    assert len(last.filled) == shapes[last.width] and last.first
 
 
 def asked_by(monkeypatch) -> list[int]:

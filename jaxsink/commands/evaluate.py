@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,14 @@ from jaxsink.models import NAMES
 
 if TYPE_CHECKING:
     from jaxsink.config import ModelConfig
+    from jaxsink.data.benchmarks import Example
     from jaxsink.evals.exam import Exam
+    from jaxsink.evals.settings import EvalSetting
     from jaxsink.tokenizer import Tokenizer
 
 EXAMPLES = """examples:
   jaxsink evaluate mini-llada task --out runs/llada --limit 200     built-in model and word problems, no data needed
-  jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --mesh 4x2
+  jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --rows 40 --mesh 8x1
   jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/small --data-file gsm8k_test.jsonl --subset 200
   jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/gold --gold --k 0,1 --select top,random,first
   jaxsink evaluate ./dream dream-7b-instruct/humaneval/study --out runs/code --allow-code-execution
@@ -79,11 +82,20 @@ def add_parser(commands: Commands) -> None:
     what.add_argument("--seed", type=int, default=0, help="of all draws; each question adds its index (default: 0)")
     how = parser.add_argument_group("running")
     how.add_argument(
-        "--rows", type=positive, metavar="N", help="rows of a batch, all conditions together (default: 80)"
+        "--rows",
+        type=positive,
+        metavar="N",
+        help="the most rows of a batch; a row is a question under one condition (default: by memory; CPU: 80)",
     )
     place = how.add_mutually_exclusive_group()
-    place.add_argument("--devices", type=positive, metavar="N", help="devices that share each batch (default: all)")
-    place.add_argument("--mesh", metavar="DxM", help="cut the model over D x M devices: batch x weights")
+    place.add_argument(
+        "--devices", type=positive, metavar="N", help="devices that share each batch, each with all weights"
+    )
+    place.add_argument(
+        "--mesh",
+        metavar="DxM",
+        help="cut batch x weights over D x M devices (default: all, by memory; CPU: see --devices)",
+    )
     how.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16", "int8"),
@@ -109,12 +121,16 @@ def run(args: argparse.Namespace) -> int:
     shard, k = parse_shard(args.shard), parse_counts(args.k)
     check_leave(args)
 
+    import jax
+
     from jaxsink.checkpoint import load
     from jaxsink.commands.shared import Found, enable_compilation_cache
     from jaxsink.evals.conditions import conditions
-    from jaxsink.evals.engine import ROWS, Evaluation, evaluate
+    from jaxsink.evals.engine import Evaluation, evaluate
     from jaxsink.evals.exam import gold_exam
     from jaxsink.evals.stop import EXIT_CODE, StoppedError, stop_on_sigterm
+    from jaxsink.plan.here import find_place
+    from jaxsink.plan.workload import exam_workload
 
     wanted = conditions(k, [name.strip() for name in args.select.split(",") if name.strip()], args.rank_on)
     enable_compilation_cache()
@@ -123,9 +139,12 @@ def run(args: argparse.Namespace) -> int:
     exam = choose_exam(args, config)
     exam = gold_exam(exam, config) if args.gold else exam
     dtype = args.dtype or ("float32" if args.model in NAMES else None)  # built-in ones are small
-    model = load(args.model, dtype=dtype, mesh=mesh, **reading_options(args))
-    rows = args.rows or ROWS
-    job = Evaluation(model, exam, wanted, folder, args.seed, None if args.no_sinks else args.eps, rows, devices, shard)
+    count = None if args.no_sinks else args.eps
+    work = exam_workload(exam, config, wanted, count, dtype or stored_dtype(args.model))
+    place = find_place(work, jax.devices() if mesh is None else mesh.devices.flatten(), args.rows, mesh, devices)
+    print(place.describe(work), file=sys.stderr)
+    model = load(args.model, dtype=dtype, mesh=place.mesh, **reading_options(args))
+    job = Evaluation(model, exam, wanted, folder, args.seed, count, place.rows, place.devices, shard)
     last_words = f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues."
     try:
         with stop_on_sigterm(last_words) as is_stopped:
@@ -172,12 +191,13 @@ def check_leave(args: argparse.Namespace) -> None:
 
 
 def choose_place(args: argparse.Namespace) -> tuple[list[Any] | None, Any]:
-    """(devices for pmap or None, mesh or None)."""
+    """(devices for pmap or None, mesh or None), as far as that was asked for; a CPU uses all its devices."""
     from jaxsink.commands.train import choose_devices
 
     if args.mesh is None:
         devices = choose_devices(args.devices)
-        return (devices if len(devices) > 1 else None), None
+        decided = args.devices is not None or devices[0].platform == "cpu"
+        return (devices if decided and len(devices) > 1 else None), None
     found = re.fullmatch(r"(\d+)x(\d+)", args.mesh)
     if found is None or "0" in found.groups():
         raise JaxsinkError(f"--mesh takes two numbers such as 2x4, not {args.mesh!r}.")
@@ -189,7 +209,6 @@ def choose_place(args: argparse.Namespace) -> tuple[list[Any] | None, Any]:
 
 def choose_exam(args: argparse.Namespace, config: ModelConfig) -> Exam:
     """The questions that were asked for, ready for the model."""
-    from jaxsink.data.benchmarks import load_benchmark
     from jaxsink.evals import exam
     from jaxsink.evals.settings import get_setting
     from jaxsink.sampling.recommend import sampler_for
@@ -201,12 +220,30 @@ def choose_exam(args: argparse.Namespace, config: ModelConfig) -> Exam:
         return exam.task_exam(config, chosen(max(exam.TASK_QUESTIONS, args.limit or 0)), sampler_for(args.model))
     setting = get_setting(args.setting)
     tokenizer = own_tokenizer(args.model)
-    examples = load_benchmark(setting.benchmark, "test", args.data_file, args.data_dir)
-    train = []
-    if setting.shots.total:
-        train = load_benchmark(setting.benchmark, "train", args.train_file, args.data_dir)
+    examples, train = benchmark_questions(setting, args.data_file, args.train_file, args.data_dir)
     asked = [examples[place] for place in chosen(len(examples))]
     return exam.benchmark_exam(setting, asked, tokenizer, config, train, args.allow_code_execution)
+
+
+def benchmark_questions(
+    setting: EvalSetting, data_file: str | None, train_file: str | None, data_dir: str | None = None
+) -> tuple[list[Example], list[Example]]:
+    """(test questions, training questions if the setting shows some)."""
+    from jaxsink.data.benchmarks import load_benchmark
+
+    examples = load_benchmark(setting.benchmark, "test", data_file, data_dir)
+    shown = setting.shots.total > 0
+    return examples, load_benchmark(setting.benchmark, "train", train_file, data_dir) if shown else []
+
+
+def stored_dtype(model: str) -> str:
+    """Of a checkpoint's weights."""
+    from jaxsink.checkpoint import describe_foreign
+    from jaxsink.models import resolve
+    from jaxsink.storage import MANIFEST, Reader
+
+    path = resolve(model)
+    return Reader(path).dtype if (path / MANIFEST).is_file() else describe_foreign(path)[1]
 
 
 def own_tokenizer(model: str) -> Tokenizer:

@@ -1,12 +1,14 @@
-"""The evaluation engine: questions in batches of one shape, all conditions in turns, results kept as they come.
+"""The evaluation engine: questions under all conditions in batches of few shapes, results kept as they come.
 
     with stop_on_sigterm() as is_stopped:
         evaluate(Evaluation(model, exam, conditions((0, 1, 5, 10), SELECTIONS), Path("out")), is_stopped)
     summarise(Path("out"), exam.tokenizer.token)
 
-Questions are sorted into buckets by the length of their prompt. A bucket's batches all have the same shape, so each bucket
-compiles once; a last batch that is short is filled up with repeats, which are thrown away. A question's seed is its own,
-so neither the batch, nor the number of devices, nor an interruption changes its answer.
+Questions are sorted into buckets by the length of their prompt (see jaxsink.evals.layout). A bucket's batches all have the
+same shape, so each bucket compiles once; a batch that is short is filled up with repeats, which are thrown away. A
+sequence is one question under one condition, and a batch takes as many as it has rows, so the conditions of a question may
+lie on several devices or in two batches. A question's seed is its own, so neither the batch, nor the number of devices, nor
+an interruption changes its answer.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,10 @@ import numpy as np
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.batching import batch_size, buckets, full_batches, round_up
+from jaxsink.evals.batching import buckets, full_batches, round_up
 from jaxsink.evals.conditions import Conditions, intervention
 from jaxsink.evals.exam import Exam, Question
+from jaxsink.evals.layout import ROWS, STREAM, batch_rows
 from jaxsink.evals.manifest import claim, manifest
 from jaxsink.evals.results import RESULTS, SPEED, Key, LineFile, file_of, read_results
 from jaxsink.evals.score import Score
@@ -40,17 +44,16 @@ from jaxsink.sampling.generate import generate
 from jaxsink.sampling.generation import Generation
 from jaxsink.sampling.spread import copied
 
-ROWS = 80
-STREAM = 16  # steps between two looks at the stop flag; also the steps of which a device holds records
+Asked = tuple[Question, str]  # a question, and the label of the condition under which it is asked
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """A model, what it is asked under which conditions, and where the results go.
 
-    eps: of Eq. 3, for the sinks that are counted along; None counts none. rows: of a batch over all devices, about; the
-    conditions take turns in it. devices: deal rows out by pmap; a model on a mesh uses that instead. shard: (2, 4) is the
-    second of four processes, which does every fourth question. Rows, devices and shard may change from run to run.
+    eps: of Eq. 3, for the sinks that are counted along; None counts none. rows: the most that a batch may have over all
+    devices. devices: deal rows out by pmap; a model on a mesh uses that instead. shard: (2, 4) is the second of four
+    processes, which does every fourth question. Rows, devices and shard may change from run to run.
     """
 
     model: Model
@@ -69,18 +72,24 @@ class Evaluation:
             raise JaxsinkError(f"shard {number}/{count} does not exist; shards are counted from 1 to their number.")
         if self.rows < 1:
             raise JaxsinkError(f"a batch needs at least one row, not {self.rows}.")
+        batch_rows(1, self.rows, self.share)
 
     @cached_property
     def share(self) -> int:
-        """In how many parts a batch is cut; each must hold whole turns of the conditions."""
+        """In how many parts a batch is cut."""
         mesh = mesh_of(self.model)
-        return mesh.shape[DATA] if mesh is not None else len(self.devices or (None,))
+        return mesh.shape[DATA] if mesh is not None else len(self.used_devices or (None,))
+
+    @cached_property
+    def used_devices(self) -> Sequence[Any] | None:
+        """No more than there are rows for."""
+        return None if self.devices is None else self.devices[: self.rows]
 
     @cached_property
     def placed(self) -> Model:
         """The model where and as the batches need it, put there once for all of them."""
-        if self.devices is not None:
-            return copied(self.model, self.devices)
+        if self.used_devices is not None:
+            return copied(self.model, self.used_devices)
         on_cpu = jax.default_backend() == "cpu" and mesh_of(self.model) is None
         return self.model.unrolled() if on_cpu else self.model
 
@@ -91,11 +100,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Batch:
-    """Questions of one bucket that are asked together."""
+    """Sequences of one bucket that are asked together."""
 
     width: int  # of the padded prompts
-    filled: tuple[Question, ...]  # with the repeats that fill it up
-    questions: tuple[Question, ...]  # without
+    filled: tuple[Asked, ...]  # with the repeats that fill it up
+    asked: tuple[Asked, ...]  # without
     first: bool  # of its bucket in this process, so that its time includes the compiling
 
 
@@ -109,16 +118,17 @@ def evaluate(run: Evaluation, is_stopped: IsStopped = never) -> None:
     ):
         done = set(read_results(run.folder))
         left = list(batches(run, done))
-        cost = run.exam.sampler.length
-        start, asked, total = time.monotonic(), 0, sum(len(batch.questions) for batch in left)
+        cost, turns = run.exam.sampler.length, len(run.conditions)
+        start, asked, total = time.monotonic(), 0.0, sum(len(batch.asked) for batch in left) / turns
         with progress([(batch.width + cost) * len(batch.filled) for batch in left]) as (begin, end):
             for batch in left:
                 begun = time.monotonic()
                 rate = f", {asked / (begun - start):.3g} questions/s" if asked else ""
-                begin(f"{asked} of {total} questions{rate}, prompts of up to {batch.width} tokens")
-                tokens = ask(run, batch, done, results, is_stopped)
+                rows = f"{len(batch.filled)} rows of {batch.width} + {cost} tokens"
+                begin(f"{asked:.4g} of {total:.4g} questions{rate}, {rows}")
+                tokens = ask(run, batch, results, is_stopped)
                 seconds = round(time.monotonic() - begun, 3)
-                questions = len(batch.questions)
+                questions = len(batch.asked) / turns
                 speed.append([{"seconds": seconds, "questions": questions, "tokens": tokens, "first": batch.first}])
                 asked += questions
                 end()
@@ -132,54 +142,57 @@ def batches(run: Evaluation, done: set[Key]) -> Iterator[Batch]:
     number, count = run.shard
     questions = run.exam.questions[number - 1 :: count]
     for width, together in buckets(questions, lambda question: round_up(len(question.prompt), run.exam.bucket)):
-        size = batch_size(len(together), run.rows // len(run.conditions), run.share)
-        left = [q for q in together if any((q.index, label) not in done for label in run.conditions)]
-        for place, (filled, real) in enumerate(full_batches(left, size)):
+        rows = batch_rows(len(together) * len(run.conditions), run.rows, run.share)
+        left = [(q, label) for q in together for label in run.conditions if (q.index, label) not in done]
+        for place, (filled, real) in enumerate(full_batches(left, rows)):
             yield Batch(width, tuple(filled), tuple(filled[:real]), place == 0)
 
 
-def ask(run: Evaluation, batch: Batch, done: set[Key], results: LineFile, is_stopped: IsStopped) -> int:
+def ask(run: Evaluation, batch: Batch, results: LineFile, is_stopped: IsStopped) -> int:
     """Generate, grade and keep one batch; the number of tokens that were written."""
     out = answers(run, batch, is_stopped)
     if run.exam.gold:
-        return keep_likelihoods(run, batch, done, results, out)
+        return keep_likelihoods(batch, results, out)
     texts = decoded(np.asarray(out.response), run)
     steps, written = np.asarray(out.steps), np.asarray(out.committed_at) >= 0
     counter = None if run.eps is None else SinkCounter.of(out, run.config.mask_id, run.config.heads)
-    turns = len(run.conditions)
-    with graded(batch.questions, texts, turns) as scores:
-        for place, question in enumerate(batch.questions):
-            mine = scores[place * turns : (place + 1) * turns]
-            if is_stopped() and not all(score.done() for score in mine):
+    with graded(batch.asked, texts) as scores:
+        for rows in by_question(batch):
+            if is_stopped() and not all(scores[row].done() for row in rows):
                 raise StoppedError
             lines = []
-            for row, (label, score) in enumerate(zip(run.conditions, mine, strict=True), place * turns):
-                if (question.index, label) not in done:
-                    line = result(question, label, texts[row], score.result(), int(steps[row]))
-                    lines.append(line if counter is None else {**line, "sinks": counter.row(row)})
+            for row in rows:
+                question, label = batch.asked[row]
+                line = result(question, label, texts[row], scores[row].result(), int(steps[row]))
+                lines.append(line if counter is None else {**line, "sinks": counter.row(row)})
             results.append(lines)
-    return int(written[: len(batch.questions) * turns].sum())
+    return int(written[: len(batch.asked)].sum())
 
 
-def keep_likelihoods(run: Evaluation, batch: Batch, done: set[Key], results: LineFile, out: Generation) -> int:
+def by_question(batch: Batch) -> Iterator[list[int]]:
+    """The rows of each question, which stand side by side."""
+    for _, rows in groupby(range(len(batch.asked)), key=lambda row: batch.asked[row][0].index):
+        yield list(rows)
+
+
+def keep_likelihoods(batch: Batch, results: LineFile, out: Generation) -> int:
     """Keep how likely the published answers of one batch were; the number of their tokens."""
     log_prob = np.asarray(out.log_prob, np.float64)[:, out.prompt_length :]
-    tokens = 0
-    for place, question in enumerate(batch.questions):
+    for rows in by_question(batch):
         lines = []
-        for row, label in enumerate(run.conditions, place * len(run.conditions)):
-            tokens += len(question.gold)
-            if (question.index, label) not in done:
-                total = float(log_prob[row, : len(question.gold)].sum())
-                fixed = {"index": question.index, "task_id": question.task_id, "condition": label}
-                lines.append({**fixed, "log_prob": total, "tokens": len(question.gold)})
+        for row in rows:
+            question, label = batch.asked[row]
+            total = float(log_prob[row, : len(question.gold)].sum())
+            fixed = {"index": question.index, "task_id": question.task_id, "condition": label}
+            lines.append({**fixed, "log_prob": total, "tokens": len(question.gold)})
         results.append(lines)
-    return tokens
+    return sum(len(question.gold) for question, _ in batch.asked)
 
 
 def answers(run: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
-    """The whole batch: every question once per condition, its rows side by side."""
-    asked = [question for question in batch.filled for _ in run.conditions]
+    """The whole batch, the rows that fill it up included."""
+    asked = [question for question, _ in batch.filled]
+    numbers = {label: number for number, label in enumerate(run.conditions)}
 
     def look(*_: Any) -> None:
         if is_stopped():
@@ -198,7 +211,8 @@ def answers(run: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
         stream=STREAM,
         pad_to=run.exam.bucket,
         listener=look,
-        devices=run.devices,
+        devices=run.used_devices,
+        policies=[numbers[label] for _, label in batch.filled],
     )
 
 
@@ -210,12 +224,10 @@ def decoded(response: np.ndarray, run: Evaluation) -> list[str]:
 
 
 class graded:  # noqa: N801 - reads as what it gives
-    """Scores of all answers to some questions, computed in threads: a generated program is waited for, not computed."""
+    """Scores of all answers of a batch, computed in threads: a generated program is waited for, not computed."""
 
-    def __init__(self, questions: Sequence[Question], texts: Sequence[str], turns: int) -> None:
-        self.jobs = [
-            (question.grade, texts[n * turns + t]) for n, question in enumerate(questions) for t in range(turns)
-        ]
+    def __init__(self, asked: Sequence[Asked], texts: Sequence[str]) -> None:
+        self.jobs = [(question.grade, text) for (question, _), text in zip(asked, texts, strict=False)]
         self.pool = ThreadPoolExecutor(os.cpu_count() or 1)
 
     def __enter__(self) -> list[Future[Score]]:

@@ -21,6 +21,7 @@ from jaxsink.config import ModelConfig
 from jaxsink.data.benchmarks import FILES, Example
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.extract import INVALID
+from jaxsink.evals.layout import BUCKET
 from jaxsink.evals.prompts import gold_text, prompt_texts
 from jaxsink.evals.score import Score, score
 from jaxsink.evals.settings import EvalSetting
@@ -30,7 +31,6 @@ from jaxsink.tokenizer import Tokenizer
 
 TASK = "task"  # the name that stands for the built-in word problems
 TASK_QUESTIONS = 1000
-BUCKET = 64  # prompts are padded to a multiple of this
 
 
 @dataclass(frozen=True)

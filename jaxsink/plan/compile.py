@@ -13,10 +13,10 @@ import jax.numpy as jnp
 
 from jaxsink.attention import choose_backend
 from jaxsink.errors import JaxsinkError
-from jaxsink.model import Model, abstract, named_leaves
-from jaxsink.parallel.mesh import DATA, make_mesh, sharding_of
+from jaxsink.parallel.mesh import DATA, make_mesh
 from jaxsink.parallel.rows import layout_of
 from jaxsink.plan.job import Job
+from jaxsink.plan.memory import place_weights, total_bytes, weights_on
 from jaxsink.plan.roofline import read_bytes
 from jaxsink.plan.topology import GIB, Topology, describe_devices
 from jaxsink.sampling import autoregressive, diffusion, noise
@@ -75,14 +75,13 @@ class Compiler:
 
     def weights(self, job: Job, data: int, model: int) -> list[tuple[str, tuple[int, ...], int]]:
         """[(name, shape on one device, bytes of a number)]."""
-        leaves, _ = named_leaves(place_weights(job, self.mesh(data, model)))
-        return [(name, x.sharding.shard_shape(x.shape), x.dtype.itemsize) for name, x in leaves]
+        return weights_on(job, self.mesh(data, model))
 
     def read_bytes(self, job: Job, data: int, model: int) -> float:
         return read_bytes(self.weights(job, data, model))
 
     def weight_bytes(self, job: Job, data: int, model: int) -> float:
-        return sum(math.prod(shape) * size for _, shape, size in self.weights(job, data, model))
+        return total_bytes(self.weights(job, data, model))
 
     def compile(self, job: Job, data: int, model: int) -> Compiled:
         """The whole run in one program. A batch is filled up to a multiple of the data axis, as `generate` does."""
@@ -111,19 +110,6 @@ class Compiler:
         return Compiled(job, self.topology, (data, model), memory.total, seconds, memory, compiled.as_text())
 
 
-def place_weights(job: Job, mesh: Any) -> Model:
-    """The model as shapes, laid out as `load(path, mesh=mesh)` lays it out."""
-    model = abstract(job.config, job.dtype)
-    if job.unrolled:
-        model = jax.eval_shape(lambda m: m.unrolled(), model)
-    leaves, treedef = named_leaves(model)
-    placed = [
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding_of(name, len(leaf.shape), job.config, mesh))
-        for name, leaf in leaves
-    ]
-    return jax.tree.unflatten(treedef, placed)
-
-
 def lower(job: Job, mesh: Any) -> Any:
     """The program that `generate` runs, traced for this mesh."""
     config, length = job.config, job.length
@@ -145,10 +131,12 @@ def lower(job: Job, mesh: Any) -> Any:
     tokens = placed(jax.ShapeDtypeStruct((rows, length), jnp.int32))
     real = jax.ShapeDtypeStruct((rows, length), bool)
     keys = jax.eval_shape(lambda: noise.row_keys(jnp.zeros(rows, jnp.uint32)))
-    given = placed(diffusion.Given(real, real, noise.Draws(keys)))  # type: ignore[arg-type]
+    policy = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    given = placed(diffusion.Given(real, real, noise.Draws(keys), policy))  # type: ignore[arg-type]
     shapes = jax.eval_shape(start, model, tokens, given)._asdict()
     carry = loop.Carry(**{name: placed(x, *diffusion.CARRY_AXES.get(name, (0,))) for name, x in shapes.items()})
-    return loop.advance.lower(model, carry, given, settings, settings.total, True)
+    chunk = settings.total if job.stream is None else min(job.stream, settings.total)
+    return loop.advance.lower(model, carry, given, settings, chunk, True)
 
 
 def needed_bytes(message: str) -> float | None:

@@ -1,88 +1,52 @@
-"""What Table 1 takes: all questions under all conditions, from the estimated step of one batch.
+"""Hours and dollars of an evaluation, as a range: the compiler's estimate, and what published runs reach of the peak.
 
-A run is every question of GSM8K and HumanEval, K = 0, 1, 5 and 10 keys hidden, top, random and bottom: ten conditions. The
-step is estimated for one shape; for the shapes of the benchmarks it is taken to reach the same share of the roofline.
-Prompts are assumed as long as their text suggests (3.7 characters per token). Answers that end early are counted in full,
-loading and compiling are not counted.
+The compiler's estimate knows every operation of the program, and nothing of what hardware does to it. Published training
+runs of models of this size reach 45 to 65 % of the peak (MFU); a sampler that also records and masks may do a little
+worse, so the range goes from 65 down to 40 %. Where reading weights is the limit (autoregressive models), it is of the peak
+bandwidth instead. Answers that end early are counted in full; loading, compiling and running programs are not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from jaxsink.config import ModelConfig
-from jaxsink.evals.conditions import conditions
-from jaxsink.evals.exam import BUCKET
-from jaxsink.evals.settings import SETTINGS, EvalSetting
-from jaxsink.plan.job import Job
-from jaxsink.plan.roofline import roofline
 from jaxsink.plan.topology import Topology
-from jaxsink.sinks.mask import SELECTIONS
 
-QUESTIONS = {"gsm8k": 1319, "humaneval": 164}
-QUESTION_TOKENS = {"gsm8k": 65, "humaneval": 122}
-SHOT_TOKENS = 150  # a solved question of GSM8K
-FRAME_TOKENS = 30  # chat template and instruction
-KEYS_HIDDEN = (0, 1, 5, 10)
-# The model of the study whose settings a family follows; the others follow that of their kind.
-STUDIED = {"llada": "llada-8b-instruct", "dream": "dream-7b-instruct", "mmada": "mmada-8b-mixcot"}
+MFU = (0.65, 0.40)
 
 
 @dataclass(frozen=True)
-class Bill:
-    """Table 1 for one model on one slice."""
+class Hours:
+    """compiler: by its estimate. fast, slow: at 65 and 40 % of the roofline."""
 
-    settings: tuple[str, ...]
-    hours: float
-    dollars: float | None
-    price: float | None  # per chip and hour
+    compiler: float
+    fast: float
+    slow: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "settings": list(self.settings), "conditions": len(all_conditions()), "hours": self.hours,
-            "dollars": self.dollars, "price_per_chip_hour": self.price,
-        }  # fmt: skip
+    @classmethod
+    def of(cls, at_limit: float, share: float, beside: float = 0.0) -> Hours:
+        """From seconds at the roofline, the share of it that the compiler sees, and what comes on top in all cases."""
+        return cls(*((at_limit / part + beside) / 3600 for part in (share, *MFU)))
 
+    @classmethod
+    def sum(cls, parts: Iterable[Hours]) -> Hours:
+        parts = list(parts)
+        return cls(*(sum(getattr(part, name) for part in parts) for name in ("compiler", "fast", "slow")))
 
-def all_conditions() -> Mapping[str, Any]:
-    return conditions(KEYS_HIDDEN, SELECTIONS)
+    @property
+    def low(self) -> float:
+        return min(self.compiler, self.fast)
 
+    @property
+    def high(self) -> float:
+        return max(self.compiler, self.slow)
 
-def study_settings(config: ModelConfig) -> list[EvalSetting]:
-    by_kind = "llama-3.1-8b-instruct" if config.attention == "causal" else "llada-8b-instruct"
-    name = STUDIED.get(config.family, by_kind)
-    return [SETTINGS[f"{name}/{benchmark}/study"] for benchmark in QUESTIONS]
-
-
-def prompt_tokens(setting: EvalSetting) -> int:
-    """As the engine pads it."""
-    asked = 1 + setting.opening.count("{question}")
-    tokens = FRAME_TOKENS + len(setting.preface) // 4 + asked * QUESTION_TOKENS[setting.benchmark]
-    return -(-(tokens + setting.shots.total * SHOT_TOKENS) // BUCKET) * BUCKET
+    def to_dict(self) -> dict[str, float]:
+        return {"compiler_estimate": self.compiler, "at_65_percent_mfu": self.fast, "at_40_percent_mfu": self.slow}
 
 
-def table_1(job: Job, topology: Topology, read: float, step: float, price: float | None) -> Bill:
-    """`step`: estimated seconds of the job's step; `read`: as for `roofline`; `price`: None takes the list price."""
-    share = roofline(job, topology, read).limit / step
-    seconds, settings = 0.0, study_settings(job.config)
-    for setting in settings:
-        asked = job.replace(sampler=sampler_like(job, setting), prompt=prompt_tokens(setting))
-        batches = QUESTIONS[setting.benchmark] * len(all_conditions()) / job.batch
-        seconds += batches * asked.steps * roofline(asked, topology, read).limit / share
-    price = topology.chip.price if price is None else price
-    hours = seconds / 3600
-    dollars = None if price is None else hours * topology.chips * price
-    return Bill(tuple(setting.name for setting in settings), hours, dollars, price)
-
-
-def sampler_like(job: Job, setting: EvalSetting) -> Any:
-    """The setting's sampler; for a kind of sampler the study does not have, the job's own at the setting's length."""
-    wanted = setting.sampler()
-    if type(wanted) is type(job.sampler):
-        return wanted
-    from dataclasses import replace
-
-    length = "gen_length" if hasattr(job.sampler, "gen_length") else "max_new_tokens"
-    return replace(job.sampler, **{length: wanted.length})
+def price_of(topology: Topology, price: float | None) -> float | None:
+    """Dollars per hour of the whole slice; `price`: per chip and hour, None takes the list price."""
+    per_chip = topology.chip.price if price is None else price
+    return None if per_chip is None else per_chip * topology.chips

@@ -17,6 +17,8 @@ class Job:
     """A call of `generate`, without weights and prompts.
 
     record: a pytree of recorders, as for `generate`. unrolled: as `Model.unrolled()`. backend: None chooses by size.
+    stream: steps of which a device holds records, as for `generate`. room: positions of the response; None = as many as
+    the sampler needs for this prompt.
     """
 
     config: ModelConfig
@@ -29,6 +31,8 @@ class Job:
     dtype: str = "bfloat16"
     backend: str | None = None
     unrolled: bool = False
+    stream: int | None = None
+    room: int | None = None
 
     @property
     def is_autoregressive(self) -> bool:
@@ -37,6 +41,8 @@ class Job:
     @property
     def response(self) -> int:
         """Places of the response; SDAR completes its last block."""
+        if self.room is not None:
+            return self.room
         if not hasattr(self.sampler, "overhang"):
             return self.sampler.length
         import numpy as np
@@ -77,14 +83,26 @@ class Job:
     def flops(self) -> float:
         """Of the matrix products of one step, all devices together."""
         config = self.config
+        per_token = self.layer_flops(self.length)
+        window = 1 if self.is_autoregressive else self.sampler.window(config)
+        head = 2 * config.width * config.vocab * window
+        return self.batch * (self.passes * self.queries * config.layers * per_token + head)
+
+    @property
+    def prefill_flops(self) -> float:
+        """Of the pass over the prompt that fills an autoregressive model's cache before the first step."""
+        if not self.is_autoregressive:
+            return 0.0
+        return self.batch * self.prompt * self.config.layers * self.layer_flops(self.prompt)
+
+    def layer_flops(self, keys: int) -> float:
+        """Of one token in one layer that looks at so many keys."""
+        config = self.config
         heads = config.heads * config.head_dim
         projections = config.width * (2 * heads + 2 * config.kv_heads * config.head_dim)
         wide = (3 if config.mlp == "gated" else 2) * config.width * config.mlp_width
         wide *= config.experts.per_token if config.experts else 1
-        per_token = 2 * (projections + wide) + 4 * heads * self.length
-        window = 1 if self.is_autoregressive else self.sampler.window(config)
-        head = 2 * config.width * config.vocab * window
-        return self.batch * (self.passes * self.queries * config.layers * per_token + head)
+        return 2 * (projections + wide) + 4 * heads * keys
 
     @property
     def cache_bytes(self) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import round_up
 from jaxsink.plan.compile import Compiled, Compiler
-from jaxsink.plan.cost import Bill, table_1
 from jaxsink.plan.hlo import parse_module
 from jaxsink.plan.job import Job
 from jaxsink.plan.roofline import Roofline, guess_step, roofline
@@ -43,7 +42,6 @@ class Plan:
     largest: int | None
     timing: Timing | None
     roofline: Roofline
-    bill: Bill | None
     in_turn: InTurn | None  # if that is faster
     suggestions: tuple[str, ...]
 
@@ -70,7 +68,6 @@ class Plan:
             "bound": self.roofline.bound,
             "collectives_per_step": None if timing is None else dict(timing.collectives),
             "bytes_sent_per_step": None if timing is None else timing.moved,
-            "table_1": None if self.bill is None else self.bill.to_dict(),
             "faster_in_turn": None if self.in_turn is None else self.in_turn.to_dict(),
             "suggestions": list(self.suggestions),
         }
@@ -80,7 +77,6 @@ def make_plan(
     job: Job,
     topology: Topology,
     mesh: tuple[int, int] | None = None,
-    price: float | None = None,
     search: bool = True,
     say: Say = lambda text: None,
 ) -> Plan:
@@ -95,13 +91,12 @@ def make_plan(
         compiled, too_large = compile_best(compiler, job, say)
     largest = find_largest(compiler, compiled, say) if search else None
     read, timing = compiler.read_bytes(job, *compiled.mesh), time_of(compiled)
-    bill = None if timing is None else table_1(job, topology, read, timing.total, price)
     in_turn = None
     if search and timing is not None and too_large:
         in_turn = faster_in_turn(compiler, too_large[0], timing.total, say)
     limit = roofline(job, topology, read)
     lines = suggest(compiled, timing, limit, largest, in_turn, mesh is None)
-    return Plan(compiled, largest, timing, limit, bill, in_turn, tuple(lines))
+    return Plan(compiled, largest, timing, limit, in_turn, tuple(lines))
 
 
 def time_of(compiled: Compiled) -> Timing | None:

@@ -9,16 +9,21 @@ TRIES = 4
 
 
 def largest_batch(
-    need: Callable[[int], float], limit: float, known: dict[int, float], multiple: int, tries: int = TRIES
+    need: Callable[[int], float],
+    limit: float,
+    known: dict[int, float],
+    multiple: int,
+    tries: int = TRIES,
+    most: int | None = None,
 ) -> int | None:
-    """The largest multiple of `multiple` that was seen to fit; None if none was.
+    """The largest multiple of `multiple` that was seen to fit; None if none was. More than `most` are not tried.
 
     need(batch): bytes, above `limit` or inf where it does not fit. known: what has been tried. The answer is compiled, not
     extrapolated; what lies between it and the first that failed is at most an eighth.
     """
     known = dict(known)
     for _ in range(tries):
-        guess = next_guess(known, limit, multiple)
+        guess = next_guess(known, limit, multiple, most)
         if guess is None:
             break
         known[guess] = need(guess)
@@ -26,7 +31,7 @@ def largest_batch(
     return max(fitting, default=None)
 
 
-def next_guess(known: dict[int, float], limit: float, multiple: int) -> int | None:
+def next_guess(known: dict[int, float], limit: float, multiple: int, most: int | None = None) -> int | None:
     """Where the line through what is known meets the limit; None when that is settled."""
     fits = max((batch for batch, size in known.items() if size <= limit), default=0)
     fails = min((batch for batch, size in known.items() if size > limit), default=None)
@@ -41,6 +46,7 @@ def next_guess(known: dict[int, float], limit: float, multiple: int) -> int | No
     else:
         wanted = 4.0 * fits if fails is None else (fits + fails) / 2
     low, high = fits + multiple, (64 * max(fits, multiple) if fails is None else fails - multiple)
+    high = high if most is None else min(high, most)
     guess = round_down(min(max(wanted, low), high), multiple)
     return None if guess in known or guess < multiple else guess
 

@@ -49,6 +49,7 @@ class Given(NamedTuple):
     mask: Array  # bool[B,S]
     prompt: Array  # bool[B,S], True = given by the caller, and not a mask to fill
     draws: noise.Draws
+    policy: Array | None = None  # i32[B], for interventions with several policies
 
 
 class Settings(NamedTuple):
@@ -218,7 +219,7 @@ def previous_step(carry: Any, mask: Array, given: Given, settings: Settings) -> 
         given.draws.keys
     )
     seen = jax.tree.unflatten(settings.plan.needs_treedef, carry.seen)
-    return Previous(seen, carry.step, carry.tokens, mask, given.prompt, keys, carry.drop)
+    return Previous(seen, carry.step, carry.tokens, mask, given.prompt, keys, carry.drop, given.policy)
 
 
 def _window_logits(

@@ -55,6 +55,7 @@ def generate(
     edit_tokens: Any = None,
     listener: Listener | None = None,
     devices: Sequence[Any] | None = None,
+    policies: Sequence[int] | None = None,
 ) -> Generation:
     """Generate from prompts, and return attention statistics of every step along with the tokens.
 
@@ -77,6 +78,7 @@ def generate(
                f(…, record) for the record of these steps too
     devices    deal the rows out over these devices by pmap, each with a copy of the weights; a model that was loaded onto
                a mesh uses that instead. Neither changes the results, and batches need not divide.
+    policies   which of the intervention's policies each row follows (sinks.Turns); None takes them in turns
     """
     config = model.config
     prompts = encode_prompts(model, prompts, mask, chat)
@@ -121,7 +123,11 @@ def generate(
     def rows(x: np.ndarray, axis: int = 0) -> Array:
         return place_rows(fill_up(x, axis, share), mesh, axis)
 
-    given = diffusion.Given(rows(real), rows(given_by_caller), make_draws(seed, batch, draws, rows))
+    policy = np.arange(batch) if policies is None else np.asarray(policies)
+    if policy.shape != (batch,) or not np.issubdtype(policy.dtype, np.integer):
+        raise JaxsinkError(f"policies must be a whole number per prompt ({batch}), not {policies!r}.")
+    draw = make_draws(seed, batch, draws, rows)
+    given = diffusion.Given(rows(real), rows(given_by_caller), draw, rows(policy.astype(np.int32)))
     loop = autoregressive if is_ar else diffusion
     bare = model.with_origin(Origin())  # so that no program depends on it
     parts = (loop, bare if devices is None else copied(bare, devices), rows(canvas), given, settings)

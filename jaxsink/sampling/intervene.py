@@ -31,6 +31,7 @@ class Previous(NamedTuple):
     prompt: Array  # bool[B,S]
     keys: Array  # key[B], a random key per row for this step
     drop: Array  # what the intervention returned for the step before
+    policy: Array | None = None  # i32[B], which of several policies a sequence follows; None: its place in the batch
 
 
 def needs(intervene: Any) -> Any:

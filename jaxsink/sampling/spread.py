@@ -90,7 +90,8 @@ class Dealt:
         draws = self.given.draws
         by_step = {name: deal(getattr(draws, name), 1, count) for name in ("token", "remask", "transfer")}
         keys = draws.keys.reshape(count, -1)
-        return Given(deal(self.given.mask, 0, count), deal(self.given.prompt, 0, count), Draws(keys, **by_step))
+        mask, prompt, policy = (deal(x, 0, count) for x in (self.given.mask, self.given.prompt, self.given.policy))
+        return Given(mask, prompt, Draws(keys, **by_step), policy)
 
 
 def copied(model: Model, devices: Sequence[Any]) -> Model:
@@ -99,7 +100,7 @@ def copied(model: Model, devices: Sequence[Any]) -> Model:
     return jax.device_put(model, everywhere)
 
 
-GIVEN_AXES = Given(mask=0, prompt=0, draws=Draws(keys=0, token=1, remask=1, transfer=1))  # type: ignore[arg-type]
+GIVEN_AXES = Given(mask=0, prompt=0, draws=Draws(keys=0, token=1, remask=1, transfer=1), policy=0)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from jax import Array
 from jaxsink.errors import JaxsinkError
 from jaxsink.record import received
 from jaxsink.sampling.intervene import Previous, places
-from jaxsink.sinks.rules import Rule, Threshold, TopK, largest
+from jaxsink.sinks.rules import Rule, Threshold, largest
 
 SELECTIONS = ("top", "random", "bottom")
 NAMED_RULES = ("top_k", "threshold", "top_k_above")
@@ -78,33 +78,42 @@ class MaskSinks:
         return replace(self, select=select)
 
     def __call__(self, previous: Previous) -> Array:
+        return self.acting(largest(*self.ranking(previous, self.k)), previous)
+
+    def ranking(self, previous: Previous, k: Array | int) -> tuple[Array, Array, Array | int]:
+        """(scores f32[L,B,H,S], keys to choose among, how many): the policy selects that many of the largest.
+
+        `k` stands for the policy's own, so that policies that differ in it alone can share one search.
+        """
         scores = previous.record  # [L,B,H,S]
         if self.per == "layer":
             scores = jnp.broadcast_to(scores.mean(axis=2, keepdims=True), scores.shape)
         real = jnp.broadcast_to(previous.mask[None, :, None, :], scores.shape)
-        if self.positions is None:
-            found = self.found(scores, real)
-        else:
-            found = jnp.broadcast_to(places(previous.mask, self.positions)[None, :, None, :], scores.shape)
-        if self.select != "top":
-            always_k = self.positions is None and self.rule in (None, "top_k")
-            count = self.k if always_k else found.sum(axis=-1, keepdims=True)
-            found = largest(-scores if self.select == "bottom" else self.lots(previous, scores), real, count)
+        among, count = self.candidates(scores, real, previous, k)
+        if self.select == "top":
+            return scores, among, count
+        if among is not real:
+            count = jnp.minimum(among.sum(axis=-1, keepdims=True), count)
+        return (-scores if self.select == "bottom" else self.lots(previous, scores)), real, count
+
+    def candidates(self, scores: Array, real: Array, previous: Previous, k: Array | int) -> tuple[Array, Array | int]:
+        """(bool[L,B,H,S], how many of them): what the rule, or the fixed positions, leave to choose among."""
+        if self.positions is not None:
+            fixed = places(previous.mask, self.positions)[None, :, None, :]
+            return jnp.broadcast_to(fixed, scores.shape), scores.shape[-1]
+        if self.rule is None or self.rule == "top_k":
+            return real, k
+        rule = Threshold(self.eps) if isinstance(self.rule, str) else self.rule
+        return rule.find(scores, real), scores.shape[-1] if self.rule == "threshold" else k
+
+    def acting(self, found: Array, previous: Previous) -> Array:
+        """bool or f32[L,B,H,S]: what happens to the selected keys, where and when the policy acts."""
+        real = jnp.broadcast_to(previous.mask[None, :, None, :], found.shape)
         hidden = real & ~found if self.keep else found
         if self.layers is not None:
-            hidden = hidden & jnp.isin(jnp.arange(scores.shape[0]), jnp.array(self.layers))[:, None, None, None]
+            hidden = hidden & jnp.isin(jnp.arange(found.shape[0]), jnp.array(self.layers))[:, None, None, None]
         hidden = hidden & (previous.step >= self.spare)
         return hidden if self.factor == 0 else jnp.where(hidden, self.factor, 1.0)
-
-    def found(self, scores: Array, real: Array) -> Array:
-        """bool[L,B,H,S]: what the rule hides when the selection is "top"."""
-        if self.rule is None or self.rule == "top_k":
-            return TopK(self.k).find(scores, real)
-        if self.rule == "threshold":
-            return Threshold(self.eps).find(scores, real)
-        rule = Threshold(self.eps) if isinstance(self.rule, str) else self.rule
-        passing = rule.find(scores, real)
-        return largest(scores, passing, self.k)
 
     def lots(self, previous: Previous, scores: Array) -> Array:
         """f32[L,B,H,S]: random numbers by row, step and place, so that neither batch nor padding changes them."""

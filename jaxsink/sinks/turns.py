@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -13,17 +12,21 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.record import received
 from jaxsink.sampling.intervene import Previous, ranks_on_clean
 from jaxsink.sinks.mask import MaskSinks
+from jaxsink.sinks.rules import largest
+
+Policies = tuple[MaskSinks | None, ...]
 
 
 @dataclass(frozen=True)
 class Turns:
-    """An `intervene` for generate: row b follows policies[b modulo their number]; None hides nothing.
+    """An `intervene` for generate: every sequence follows one of the policies; None hides nothing.
 
-    Rows do not notice each other, so each gets what it would get under its policy alone. Every device needs whole
-    turns: its share of the batch must be a multiple of the number of policies.
+    Which one is said by `generate(..., policies=[...])`; otherwise sequence b follows policies[b modulo their number].
+    Sequences do not notice each other, so each gets what it would get under its policy alone, whatever the batch and
+    however it is spread over devices.
     """
 
-    policies: tuple[MaskSinks | None, ...]
+    policies: Policies
 
     needs = received()
 
@@ -39,29 +42,49 @@ class Turns:
         return "clean" if any(ranks_on_clean(policy) for policy in self.policies) else "masked"
 
     def __call__(self, previous: Previous) -> Array:
-        batch, turns = previous.tokens.shape[0], len(self.policies)
-        if batch % turns:
-            raise JaxsinkError(
-                f"a device has {batch} rows, which is no multiple of the {turns} policies that take turns."
-            )
-        parts = [self.part(number, previous) for number in range(turns)]
-        if any(jnp.issubdtype(part.dtype, jnp.floating) for part in parts):
-            parts = [jnp.where(part, 0.0, 1.0) if part.dtype == bool else part for part in parts]
-        together = jnp.stack(parts, axis=2)  # [L,B/turns,turns,H,S]
-        return together.reshape(together.shape[0], batch, *together.shape[3:])
+        batch = previous.tokens.shape[0]
+        which = jnp.arange(batch) if previous.policy is None else previous.policy
+        which = which % len(self.policies)
+        found = self.found(previous, which)
+        parts = [(members, policy.acting(found, previous)) for members, policy in self.alike(ignore_rule=True)]
+        by_factor = any(jnp.issubdtype(part.dtype, jnp.floating) for _, part in parts)
+        effect = jnp.ones(found.shape, jnp.float32) if by_factor else jnp.zeros(found.shape, bool)
+        for members, part in parts:
+            if by_factor and part.dtype == bool:
+                part = jnp.where(part, 0.0, 1.0)
+            effect = jnp.where(rows_of(which, members), part, effect)
+        return effect
 
-    def part(self, number: int, previous: Previous) -> Array:
-        """What the policy does to its own rows."""
-        policy, turns = self.policies[number], len(self.policies)
+    def found(self, previous: Previous, which: Array) -> Array:
+        """bool[L,B,H,S]: what each sequence's policy selects, by one search for all of them."""
+        scores = jnp.zeros(previous.record.shape, jnp.float32)
+        among = jnp.zeros(scores.shape, bool)
+        count = jnp.zeros((1, len(which), 1, 1), jnp.int32)
+        numbers = jnp.array([0 if policy is None else policy.k for policy in self.policies], jnp.int32)
+        own_k = numbers[which][None, :, None, None]
+        for members, policy in self.alike():
+            mine = rows_of(which, members)
+            ranked, eligible, wanted = policy.ranking(previous, own_k)
+            scores = jnp.where(mine, ranked, scores)
+            among = jnp.where(mine, eligible, among)
+            count = jnp.where(mine, wanted, count)
+        return largest(scores, among, count)
 
-        def by_row(x: Any) -> Any:
-            return x[number::turns]
+    def alike(self, ignore_rule: bool = False) -> Iterator[tuple[tuple[int, ...], MaskSinks]]:
+        """(numbers of policies, one of them): those that differ in k alone, or also in what they select, go together."""
+        groups: dict[MaskSinks, list[int]] = {}
+        for number, policy in enumerate(self.policies):
+            if policy is not None:
+                key = replace(policy, k=0)
+                if ignore_rule:
+                    key = replace(key, select="top", rule=None, positions=None, per="head")
+                groups.setdefault(key, []).append(number)
+        for members in groups.values():
+            policy = self.policies[members[0]]
+            assert policy is not None
+            yield tuple(members), policy
 
-        def by_layer(x: Any) -> Any:
-            return x[:, number::turns]
 
-        mine = Previous(
-            jax.tree.map(by_layer, previous.record), previous.step, by_row(previous.tokens), by_row(previous.mask),
-            by_row(previous.prompt), by_row(previous.keys), by_layer(previous.drop),
-        )  # fmt: skip
-        return jnp.zeros(mine.drop.shape, bool) if policy is None else policy(mine)
+def rows_of(which: Array, members: tuple[int, ...]) -> Array:
+    """bool[1,B,1,1]: sequences that follow one of these policies."""
+    return jnp.isin(which, jnp.array(members))[None, :, None, None]

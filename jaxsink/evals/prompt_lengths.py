@@ -1,0 +1,63 @@
+"""How long the prompts of the published settings are, so that a run can be planned without its data and tokenizer.
+
+    estimated_lengths(get_setting("llada-8b-instruct/gsm8k/study"))      # 1,319 lengths from 1,489 to 1,654 tokens
+
+Counted from the published questions with the prompts of each setting, shots and chat template included. The tokenizers of
+the 7B and 8B models were not at hand: tokens are those of SmolLM2 (49,152 words, every digit a token of its own). The
+larger vocabularies of the other models make fewer tokens of the same text, so these lengths are rather too long than too
+short. `jaxsink plan --data-file` counts with the model's own tokenizer instead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.evals.paper import QUESTIONS
+from jaxsink.evals.settings import EvalSetting
+
+COUNTED_WITH = "SmolLM2's tokenizer"
+POINTS = (0, 1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)  # per cent of the questions
+_LLADA_GSM8K = (1489, 1493, 1499, 1503, 1508, 1513, 1519, 1524, 1530, 1536, 1544, 1558, 1570, 1597, 1654)
+_LLADA_HUMANEVAL = (57, 61, 76, 91, 106, 120, 132, 140, 158, 174, 190, 250, 293, 336, 413)
+QUANTILES: dict[str, tuple[int, ...]] = {
+    "llada-8b-instruct/gsm8k/study": _LLADA_GSM8K,
+    "llada-8b-instruct/gsm8k/block-8": _LLADA_GSM8K,
+    "llada-8b-instruct/gsm8k/one-block": _LLADA_GSM8K,
+    "llada-8b-instruct/humaneval/study": _LLADA_HUMANEVAL,
+    "llada-8b-instruct/humaneval/one-block": _LLADA_HUMANEVAL,
+    "dream-7b-instruct/gsm8k/study": (
+        48, 52, 58, 62, 67, 72, 78, 83, 89, 95, 103, 117, 129, 156, 213,
+    ),
+    "dream-7b-instruct/humaneval/study": (
+        127, 135, 164, 195, 225, 252, 276, 292, 328, 361, 392, 512, 598, 685, 838,
+    ),
+    "mmada-8b-mixcot/gsm8k/study": (
+        693, 769, 849, 891, 946, 993, 1032, 1073, 1108, 1154, 1207, 1296, 1362, 1504, 1725,
+    ),
+    "mmada-8b-mixcot/humaneval/study": (
+        107, 111, 126, 141, 156, 170, 182, 190, 208, 224, 240, 300, 343, 386, 463,
+    ),
+    "llama-3.1-8b-instruct/gsm8k/study": (
+        1610, 1614, 1620, 1624, 1629, 1634, 1640, 1645, 1651, 1657, 1665, 1679, 1691, 1718, 1775,
+    ),
+    "llama-3.1-8b-instruct/humaneval/study": (
+        153, 161, 191, 221, 251, 279, 303, 319, 355, 387, 419, 539, 625, 711, 865,
+    ),
+    "smollm2-135m-instruct/gsm8k/small": (
+        58, 62, 68, 72, 77, 82, 88, 93, 99, 105, 113, 127, 139, 166, 223,
+    ),
+    "smollm2-135m-instruct/humaneval/small": (
+        141, 149, 179, 209, 239, 267, 291, 307, 343, 375, 407, 527, 613, 699, 853,
+    ),
+}  # fmt: skip
+
+
+def estimated_lengths(setting: EvalSetting) -> tuple[int, ...]:
+    """Tokens of the prompt of each question, shortest first: as many as the benchmark has, at the stored quantiles."""
+    if setting.name not in QUANTILES:
+        raise JaxsinkError(
+            f"how long the prompts of {setting.name} are is not stored; give --data-file and a model with its tokenizer."
+        )
+    shares = np.linspace(0, 100, QUESTIONS[setting.benchmark])
+    return tuple(np.ceil(np.interp(shares, POINTS, QUANTILES[setting.name])).astype(int).tolist())
