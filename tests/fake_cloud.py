@@ -7,9 +7,11 @@ Google Cloud SDK documents for a command are accepted.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -39,6 +41,7 @@ FLAGS: dict[str, set[str]] = {
     "storage ls": set(),
     "storage cp": set(),
     "storage rsync": {"recursive"},
+    "storage rm": {"recursive"},
     "storage du": {"summarize", "readable-sizes"},
     "storage buckets describe": set(),
     "storage buckets create": {"location", "uniform-bucket-level-access"},
@@ -47,6 +50,7 @@ FLAGS: dict[str, set[str]] = {
     "iam service-accounts describe": set(),
     "iam service-accounts create": {"display-name"},
     "projects add-iam-policy-binding": {"member", "role", "condition"},
+    "projects get-iam-policy": {"flatten", "filter", "format"},
     "auth application-default print-access-token": set(),
     "config get-value": set(),
 }
@@ -311,6 +315,9 @@ class Cloud:
             self.accounts.append(f"{call.words[0]}@p.iam.gserviceaccount.com")
         elif command == "projects add-iam-policy-binding":
             return self.grant(call.flags)
+        elif command == "projects get-iam-policy":
+            account = call.flags["filter"].split("serviceAccount:")[1]
+            return "\n".join(right.split()[1] for right in self.rights if right.startswith(account))
         return "p" if command == "config get-value" else ""
 
     def answer(self, command: str, call: Call) -> str:
@@ -330,7 +337,7 @@ class Cloud:
 
     def gcloud(self, call: Call, alive: socket.socket) -> tuple[int, str, str]:
         """(exit code, output, errors) of a command."""
-        line = " ".join(call.words)
+        line = shlex.join(call.words)
         self.calls.append(f"{'VM' if call.vm else 'here'}: gcloud {line}")
         try:
             command, call.words, call.flags = parse(call.words)
@@ -360,7 +367,7 @@ class Cloud:
     def execute(self, call: Call) -> tuple[int, str, str]:
         name = call.words[0]
         done = subprocess.run(
-            ["bash", "-c", call.flags["command"]], cwd=self.home(name), env=self.environment(name), text=True,
+            ["bash", "-c", call.flags.get("command", "true")], cwd=self.home(name), env=self.environment(name), text=True,
             stdin=subprocess.DEVNULL, start_new_session=True, capture_output=True,
         )  # fmt: skip
         return done.returncode if done.returncode >= 0 else 255, done.stdout, done.stderr
@@ -387,10 +394,8 @@ class Handler(socketserver.StreamRequestHandler):
         else:
             code, output, errors = cloud.gcloud(Call(vm, folder, words[1:]), self.connection)
         lines = [f"1 {line}" for line in output.splitlines()] + [f"2 {line}" for line in errors.splitlines()]
-        try:
+        with contextlib.suppress(OSError):  # a signal ended the program
             self.wfile.write(("\n".join([*lines, f"0 {code}"]) + "\n").encode())
-        except OSError:
-            pass  # a signal ended the program
 
 
 class Server(socketserver.ThreadingTCPServer):

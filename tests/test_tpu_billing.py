@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_cloud import RIGHTS, Trouble
+from fake_cloud import RIGHTS, Trouble, parse
 from tpu_stand_in import Machine, stand_in
 
 JOB = ("run", "llada-8b-instruct", "gsm8k")
@@ -171,6 +171,8 @@ def test_a_deletion_that_always_fails_is_reported(machine: Machine) -> None:
     assert not machine.cloud.empty and NOTHING not in text
     assert "gcloud compute tpus queued-resources delete jaxsink --zone=us-west4-a --project=p --force" in text
     assert "STILL THERE AND BILLING: VM jaxsink" in text and "gcloud compute tpus tpu-vm delete jaxsink" in text
+    for command in (line.split(": gcloud ")[1] for line in text.splitlines() if ": gcloud " in line):
+        parse(command.split())  # can be given as printed
 
 
 def test_a_vm_without_its_request_is_deleted_too(machine: Machine) -> None:
@@ -245,9 +247,9 @@ def test_a_vm_finishes_its_work_when_this_machine_dies(machine: Machine) -> None
 
 
 def test_a_vm_that_may_not_delete_itself_keeps_trying(machine: Machine) -> None:
-    machine.cloud.rights = RIGHTS[1:]
     machine.evaluate(FOREVER)
     machine.die(working(machine, MAX_HOURS="1"))
+    machine.cloud.rights = RIGHTS[1:]
     machine.cloud.pass_time(3600)
     machine.wait(lambda: machine.cloud.asked("VM: gcloud --quiet --project=p compute tpus queued-resources delete") > 1)
     assert machine.cloud.nodes
@@ -255,10 +257,15 @@ def test_a_vm_that_may_not_delete_itself_keeps_trying(machine: Machine) -> None:
     machine.wait(lambda: machine.cloud.empty)
 
 
-def test_flex_start_is_ended_by_google_too(machine: Machine) -> None:
+def test_a_vm_that_could_not_delete_itself_is_not_made(machine: Machine) -> None:
     machine.cloud.rights = RIGHTS[1:]
+    assert "lacks roles/tpu.admin" in machine.run(*JOB, code=2) and machine.cloud.asked("resources create") == 0
+
+
+def test_flex_start_is_ended_by_google_too(machine: Machine) -> None:
     machine.evaluate(FOREVER)
     machine.die(working(machine, MAX_HOURS="1", HOW="flex-start"))
+    machine.cloud.rights = RIGHTS[1:]
     machine.cloud.pass_time(3600)
     assert "(SUSPENDED)" in machine.run("status") and not machine.cloud.nodes
 

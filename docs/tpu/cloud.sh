@@ -29,7 +29,7 @@ attend() {
 find_project() {
   command -v gcloud >/dev/null || refuse "gcloud is not installed: https://cloud.google.com/sdk/docs/install"
   PROJECT=${PROJECT:-$(gcloud config get-value project 2>/dev/null || true)}
-  [[ -n $PROJECT ]] || refuse "no project: run 'gcloud auth login' and 'gcloud config set project PROJECT', or set PROJECT"
+  [[ -n $PROJECT ]] || refuse "no project: 'gcloud auth login' and 'gcloud config set project PROJECT', or set PROJECT"
   SERVICE_ACCOUNT=${SERVICE_ACCOUNT:-jaxsink-tpu@$PROJECT.iam.gserviceaccount.com}
   TPU_VM=(compute tpus tpu-vm)
   REACH=(--zone="$ZONE")
@@ -91,8 +91,8 @@ create_request() {
   # A signal waits until the answer is there: otherwise nobody would know whether the request was made.
   (
     trap '' INT TERM HUP
-    gcloud --quiet --project="$PROJECT" "${track[@]}" tpus queued-resources create "$NAME" --node-id="$NAME" --zone="$ZONE" \
-      --accelerator-type="$ACCELERATOR" --runtime-version="$RUNTIME" --network="$NETWORK" \
+    gcloud --quiet --project="$PROJECT" "${track[@]}" tpus queued-resources create "$NAME" --node-id="$NAME" \
+      --zone="$ZONE" --accelerator-type="$ACCELERATOR" --runtime-version="$RUNTIME" --network="$NETWORK" \
       --service-account="$SERVICE_ACCOUNT" --scopes=https://www.googleapis.com/auth/cloud-platform \
       --labels=owner="$token" --metadata-from-file=startup-script="$script" --async "${terms[@]}" >"$work/answer" 2>&1
   )

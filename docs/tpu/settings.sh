@@ -5,7 +5,7 @@ BUCKET=${BUCKET:-}                  # required: gs://bucket/folder for models an
 NAME=${NAME:-jaxsink}               # of the request and the VM; runs at the same time need different names
 KIND=${KIND:-v5e-8}                 # v5e-8 or v6e-8 (8 chips), v4-8 (4 chips)
 HOW=${HOW:-spot}                    # spot: cheapest, can be preempted; flex-start: not preempted; on-demand: list price
-MAX_HOURS=${MAX_HOURS:-24}          # VM hours that a run may use in total, over all VMs it needs; enforced on the VM too
+MAX_HOURS=${MAX_HOURS:-24}          # VM hours that a run may use, over all VMs it needs; enforced on the VM, too
 WAIT_HOURS=${WAIT_HOURS:-12}        # how long a request waits for capacity (waiting is free)
 IDLE_MINUTES=${IDLE_MINUTES:-30}    # a VM on which nothing runs for so long deletes itself
 INTERNAL=${INTERNAL:-no}            # yes: no external IP addresses, ssh goes through Identity-Aware Proxy
@@ -16,7 +16,7 @@ SERVICE_ACCOUNT=${SERVICE_ACCOUNT:-} # of the VM; default: jaxsink-tpu of the pr
 ZONE=${ZONE:-}                      # default: a zone that has this KIND
 PAUSE=${PAUSE:-30}                  # seconds between two looks at the request or the VM
 
-# What a KIND means to Google Cloud and to jaxsink: accelerator type, runtime version, devices that JAX shows, mesh, zone.
+# What a KIND means to Google Cloud, and how many devices JAX shows and how jaxsink shares them.
 describe_kind() {
   case $KIND in
     v5e-8) ACCELERATOR=v5litepod-8 RUNTIME=v2-alpha-tpuv5-lite DEVICES=8 MESH=4x2 ZONE=${ZONE:-us-west4-a} ;;
@@ -28,9 +28,10 @@ describe_kind() {
 }
 
 check_settings() {
-  [[ $BUCKET =~ ^gs://[a-z0-9] ]] || refuse "set BUCKET to a place in a bucket, such as gs://my-bucket/jaxsink (it is '$BUCKET')"
+  [[ $BUCKET =~ ^gs://[a-z0-9] ]] || refuse "set BUCKET, such as gs://my-bucket/jaxsink; it is '$BUCKET'"
   BUCKET=${BUCKET%/}
-  [[ $NAME =~ ^[a-z]([a-z0-9-]{0,60}[a-z0-9])?$ ]] || refuse "NAME must be lower-case letters, digits and hyphens, not '$NAME'"
+  [[ $NAME =~ ^[a-z]([a-z0-9-]{0,60}[a-z0-9])?$ ]] ||
+    refuse "NAME must be lower-case letters, digits and hyphens, not '$NAME'"
   local setting
   for setting in MAX_HOURS WAIT_HOURS IDLE_MINUTES PAUSE; do
     [[ ${!setting} =~ ^[1-9][0-9]*$ ]] || refuse "$setting must be a whole number above 0, not '${!setting}'"

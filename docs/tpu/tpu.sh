@@ -9,15 +9,15 @@ usage() {
   cat <<END
 usage: tpu.sh COMMAND
 
-  setup                                    once per project: APIs, service account, bucket and rights; checks logins
+  setup         once per project: APIs, service account, bucket and rights; checks the logins
   run MODEL gsm8k|humaneval [SHARD] [OPTIONS]
-                                           request a VM, install, convert, evaluate, delete the VM; after a preemption go
-                                           on with a new VM. OPTIONS are those of 'jaxsink evaluate'
-  create                                   request and install a VM to work on by hand; it deletes itself after MAX_HOURS
-  ssh                                      log in to it
-  status                                   what exists and bills
-  stop                                     delete the request NAME and its VM
-  collect [DIR]                            copy all results from the bucket to DIR (runs) and write the tables to table1/
+                request a VM, install, convert, evaluate, delete the VM; after a preemption, go on with a new VM.
+                SHARD is I/N (1/1); OPTIONS are those of 'jaxsink evaluate'
+  create        request and install a VM to work on by hand; it deletes itself after MAX_HOURS
+  ssh           log in to it
+  status        what exists and bills
+  stop          delete the request NAME and its VM
+  collect [DIR] copy all results from the bucket to DIR (runs) and write the tables to table1/
 
 Settings are environment variables, explained in $here/settings.sh; BUCKET is required.
 
@@ -74,7 +74,8 @@ setup() {
   bucket=gs://$(cut -d/ -f3 <<<"$BUCKET")
   region=${ZONE%-*}
   say "enabling the APIs"
-  cloud services enable tpu.googleapis.com compute.googleapis.com storage.googleapis.com iam.googleapis.com iap.googleapis.com
+  cloud services enable tpu.googleapis.com compute.googleapis.com storage.googleapis.com iam.googleapis.com \
+    iap.googleapis.com
   if ! cloud iam service-accounts describe "$SERVICE_ACCOUNT" >/dev/null; then
     say "making the service account $SERVICE_ACCOUNT"
     cloud iam service-accounts create "${SERVICE_ACCOUNT%%@*}" --display-name="jaxsink on Cloud TPU"
@@ -82,7 +83,9 @@ setup() {
   for tries in 1 2 3 4 5; do # a new account takes a moment to be known everywhere
     if cloud projects add-iam-policy-binding "$PROJECT" --member="serviceAccount:$SERVICE_ACCOUNT" \
       --role=roles/tpu.admin --condition=None >/dev/null; then break; fi
-    if ((tries == 5)); then fail "the account cannot be given roles/tpu.admin, without which a VM cannot delete itself; see $LOG."; fi
+    if ((tries == 5)); then
+      fail "the account cannot be given roles/tpu.admin, without which a VM cannot delete itself; see $LOG."
+    fi
     sleep "$PAUSE"
   done
   if ! cloud storage buckets describe "$bucket" >/dev/null; then
@@ -129,7 +132,7 @@ await_vm() { # SECONDS IDLE_SECONDS
       FAILED | SUSPENDED | NONE)
         failures=$((failures + 1))
         if ((failures == 5)); then
-          fail "five requests in a row came to nothing ($state): $(look queued-resources state.failedData.error.message)"
+          fail "five requests in a row ended as $state: $(look queued-resources state.failedData.error.message)"
         fi
         delete_vm || fail "a request that ended as $state cannot be deleted."
         request_vm "$1" "$2" ;;
@@ -163,11 +166,13 @@ install_on_vm() {
   fail "jaxsink cannot be installed on the VM; see $LOG."
 }
 
+fail_late() { fail "the time limit of $MAX_HOURS VM hours (MAX_HOURS) is reached. The same command continues."; }
+
 # Start the job and follow it. Success: it is done. Failure: the VM is lost. Ends the program if the job itself fails.
 work_on_vm() { # UNTIL
   local state rest shown="" misses=0
   while :; do
-    if (($(date +%s) >= $1)); then fail "the time limit of $MAX_HOURS VM hours (MAX_HOURS) is reached. The same command continues."; fi
+    if (($(date +%s) >= $1)); then fail_late; fi
     if attend on_vm "jaxsink-tpu/work.sh state" >"$work/state"; then
       misses=0
       state=$(head -n 1 "$work/state") rest=$(tail -n +2 "$work/state")
@@ -203,8 +208,19 @@ check_free() {
   local state
   state=$(request_state)
   [[ $state != UNKNOWN ]] || refuse "Google Cloud does not answer: $(tail -n 1 "$LOG")"
-  [[ $state == NONE ]] || refuse "$NAME exists already in $ZONE ($state): another run goes on under this name, or one was left" \
-    "behind. Choose another NAME, or delete it: NAME=$NAME ZONE=$ZONE $self stop"
+  [[ $state == NONE ]] || refuse "$NAME exists already in $ZONE ($state): another run goes on under this name, or one" \
+    "was left behind. Choose another NAME, or delete it: NAME=$NAME ZONE=$ZONE $self stop"
+}
+
+# Without this right a VM cannot delete itself, and would bill on if this machine died.
+check_rights() {
+  local roles
+  if ! roles=$(cloud projects get-iam-policy "$PROJECT" --flatten="bindings[].members" \
+    --filter="bindings.members:serviceAccount:$SERVICE_ACCOUNT" --format="value(bindings.role)"); then
+    say "the rights of $SERVICE_ACCOUNT cannot be read; without roles/tpu.admin the VM cannot delete itself"
+  elif ! grep -qE "roles/(tpu.admin|editor|owner)$" <<<"$roles"; then
+    refuse "$SERVICE_ACCOUNT lacks roles/tpu.admin, so the VM could not delete itself; run: $self setup"
+  fi
 }
 
 run() { # MODEL BENCHMARK [SHARD] [OPTIONS]
@@ -213,10 +229,11 @@ run() { # MODEL BENCHMARK [SHARD] [OPTIONS]
   source=$(hub_id "$model")
   check_job "$model" "$benchmark" "$shard"
   check_free
+  check_rights
   take_care
   pack "$model" "$source" "$benchmark" "$shard" "${@:4}"
   until is_finished "$model" "$benchmark" "$shard"; do
-    if ((left < 900)); then fail "the time limit of $MAX_HOURS VM hours (MAX_HOURS) is reached. The same command continues."; fi
+    if ((left < 900)); then fail_late; fi # too little for a new VM
     await_vm "$left" $((IDLE_MINUTES * 60))
     began=$(date +%s)
     if install_on_vm && work_on_vm $((began + left)); then break; fi
@@ -230,12 +247,13 @@ run() { # MODEL BENCHMARK [SHARD] [OPTIONS]
 
 create() {
   check_free
+  check_rights
   take_care
   pack
   await_vm $((MAX_HOURS * 3600)) $((MAX_HOURS * 3600))
   install_on_vm || fail "the VM was taken away."
   ours=left
-  say "$NAME is ready and bills: log in with '$self ssh', delete it with '$self stop'. It deletes itself in $MAX_HOURS h."
+  say "$NAME is ready and bills. Log in: $self ssh. Delete it: $self stop. It deletes itself in $MAX_HOURS h."
 }
 
 collect() {

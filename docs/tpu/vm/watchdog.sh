@@ -1,6 +1,6 @@
-# On the TPU VM, from its first minute, as startup script: deletes the VM when its time is up, or when nothing has worked
-# on it for a while, also if the machine that asked for it is long gone. tpu.sh puts NAME, ZONE, PROJECT, LIMIT_SECONDS
-# and IDLE_SECONDS ahead of this text. The VM's service account needs roles/tpu.admin.
+# On the TPU VM, from its first minute, as startup script: deletes the VM when its time is up, or when nothing has
+# worked on it for a while, also if the machine that asked for it is long gone. tpu.sh puts NAME, ZONE, PROJECT,
+# LIMIT_SECONDS and IDLE_SECONDS ahead of this text. The VM's service account needs roles/tpu.admin.
 # shellcheck shell=bash disable=SC2153
 set -euo pipefail
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On the TPU VM: port the model's weights into the bucket if they are not there, evaluate, copy the answers to the bucket.
+# On the TPU VM: port the model's weights into the bucket unless they are there, evaluate, copy the answers there.
 #   work.sh start    begin in the background, unless it is under way; the log is in the file log
 #   work.sh state    "running", "ended CODE" or "idle", then the end of the log
 #   work.sh run      what start does, in the foreground
