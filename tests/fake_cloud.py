@@ -154,7 +154,7 @@ class Cloud:
         self.preempt: list[int] = []  # seconds that the next spot VMs last
         self.troubles: list[Trouble] = []
         self.race = False  # somebody else is a moment faster
-        self.block = ("", 0.0)  # the next command of this form hangs so long
+        self.block: tuple[str, float] = ("", 0.0)  # the next command of this form hangs so long
         self.blocked = threading.Event()
         self.calls: list[str] = []
         self.lock = threading.RLock()

@@ -201,8 +201,10 @@ def test_a_cpu_only_jax_ends_the_run_before_the_conversion(machine: Machine) -> 
 
 def test_the_time_limit_ends_a_run(machine: Machine) -> None:
     machine.evaluate(FOREVER)
-    text = machine.run(*JOB, code=1, MAX_HOURS="1", PAUSE="300")
-    assert "time limit of 1 VM hours" in text and machine.cloud.empty and NOTHING in text
+    process = working(machine, MAX_HOURS="1", PAUSE="300")
+    machine.cloud.rights = RIGHTS[1:]  # the VM does not do it
+    text = end(process)
+    assert process.returncode == 1 and "time limit of 1 VM hours" in text and machine.cloud.empty and NOTHING in text
     assert machine.cloud.billed < 1.5 * 3600
 
 

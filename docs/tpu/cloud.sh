@@ -3,9 +3,12 @@
 # It uses self, here and work (the script, its folder, a scratch folder) and refuse and fail of tpu.sh.
 # shellcheck shell=bash disable=SC2034,SC2153,SC2154
 
-child=                   # the process that is waited for
-ours=no                  # whether the request $NAME is this program's, to be deleted at the end: no, perhaps, yes, left
 token=run-$$-$(date +%s) # label of this program's requests
+
+# Whether the request $NAME is this program's, to be deleted at the end: no, perhaps, yes or left (on purpose).
+# A file, because the work and the cleaning up are different processes.
+ours() { cat "$work/ours" 2>/dev/null || echo no; }
+own() { echo "$1" >"$work/ours"; }
 
 # say and cloud write to the log, so that the reason of a failure is there when the terminal is gone.
 say() {
@@ -15,16 +18,6 @@ say() {
   printf '%s\n' "$line" 2>/dev/null >&3 || true # 3: the terminal, also where the output goes elsewhere
 }
 cloud() { gcloud --quiet --project="$PROJECT" "$@" 2>>"$LOG"; }
-
-# Wait for a command in such a way that a signal is acted on at once and not when the command has ended.
-attend() {
-  "$@" &
-  child=$!
-  local code=0
-  wait "$child" || code=$?
-  child=
-  return "$code"
-}
 
 find_project() {
   command -v gcloud >/dev/null || refuse "gcloud is not installed: https://cloud.google.com/sdk/docs/install"
@@ -88,9 +81,11 @@ create_request() {
     printf '%s=%q\n' NAME "$NAME" ZONE "$ZONE" PROJECT "$PROJECT" LIMIT_SECONDS "$1" IDLE_SECONDS "$2"
     cat "$here/vm/watchdog.sh"
   } >"$script"
-  # A signal waits until the answer is there: otherwise nobody would know whether the request was made.
+  # No signal ends this before the answer is there: otherwise nobody would know whether the request was made.
   (
     trap '' INT TERM HUP
+    trap 'rm -f "$work/asking"' EXIT
+    touch "$work/asking"
     gcloud --quiet --project="$PROJECT" "${track[@]}" tpus queued-resources create "$NAME" --node-id="$NAME" \
       --zone="$ZONE" --accelerator-type="$ACCELERATOR" --runtime-version="$RUNTIME" --network="$NETWORK" \
       --service-account="$SERVICE_ACCOUNT" --scopes=https://www.googleapis.com/auth/cloud-platform \
@@ -102,39 +97,42 @@ create_request() {
 request_vm() {
   local tries
   for tries in 1 2 3; do
-    ours=perhaps
+    own perhaps
     if create_request "$1" "$2"; then
-      ours=yes
+      own yes
       return
     fi
     cat "$work/answer" >>"$LOG"
     if [[ $(request_owner) == "$token" ]]; then # the request was made, only its answer was lost
-      ours=yes
+      own yes
       return
     elif grep -qi ALREADY_EXISTS "$work/answer"; then
-      ours=no
+      own no
       fail "$NAME was just taken by somebody else in $ZONE; choose another NAME."
     elif grep -qi quota "$work/answer"; then
       fail "no quota for this. $(head -n 1 "$work/answer") Ask for more: $(quota_page)"
     fi
     say "the request failed ($tries of 3): $(head -n 1 "$work/answer")"
-    attend sleep "$PAUSE"
+    sleep "$PAUSE"
   done
   fail "Google Cloud does not take the request; see $LOG."
 }
 
-# An interrupted request may still appear: look twice before it is taken for not made.
+# After an interrupted request: was it made? It may still appear, so look twice before it is taken for not made.
 settle_ownership() {
   local tries owner
+  for tries in {1..60}; do
+    if [[ -e $work/asking ]]; then sleep 1; fi
+  done
   for tries in 1 2; do
     owner=$(request_owner)
     case $owner in
-      "$token" | UNKNOWN) ours=yes && return ;;
+      "$token" | UNKNOWN) own yes && return ;;
       NONE) if ((tries == 1)); then sleep "$PAUSE"; fi ;;
       *) break ;; # somebody else's
     esac
   done
-  ours=no
+  own no
 }
 
 on_vm() { # COMMAND

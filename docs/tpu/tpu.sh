@@ -48,25 +48,32 @@ source "$here/settings.sh"
 # shellcheck source-path=SCRIPTDIR source=cloud.sh
 source "$here/cloud.sh"
 
-# Runs at every end of run and create: error, signal or success.
-clean_up() {
-  local code=$?
-  trap '' INT TERM HUP PIPE # a second Ctrl-C must not stop the deletion
-  set +e
-  if [[ -n $child ]]; then kill "$child" 2>/dev/null; fi
-  if [[ $ours == perhaps ]]; then settle_ownership; fi
-  if [[ $ours == yes ]]; then delete_vm; fi
-  if [[ $ours != left ]] && ! report && ((code == 0)); then code=1; fi
-  rm -rf "$work"
-  exit "$code"
-}
-
-# Leave nothing behind, from here on.
-take_care() {
+# Do the work in a process of its own, and clean up after it, however it or this program ends.
+supervise() { # COMMAND
   trap clean_up EXIT
   trap '' PIPE # a closed terminal must not end the program before it has deleted the VM
-  trap 'say "interrupted"; exit 130' INT
-  trap 'say "terminated"; exit 143' TERM HUP
+  trap 'interrupt 130' INT
+  trap 'interrupt 143' TERM HUP
+  "$@" &
+  worker=$!
+  wait "$worker"
+}
+interrupt() {
+  trap '' INT TERM HUP # a second Ctrl-C must not stop the deletion
+  say "interrupted"
+  exit "$1"
+}
+clean_up() {
+  local code=$?
+  trap '' INT TERM HUP
+  set +e
+  pkill -P "$worker"
+  kill "$worker" 2>/dev/null
+  if [[ $(ours) == perhaps ]]; then settle_ownership; fi
+  if [[ $(ours) == yes ]]; then delete_vm; fi
+  if [[ $(ours) != left ]] && ! report && ((code == 0)); then code=1; fi
+  rm -rf "$work"
+  exit "$code"
 }
 
 setup() {
@@ -137,31 +144,31 @@ await_vm() { # SECONDS IDLE_SECONDS
         delete_vm || fail "a request that ended as $state cannot be deleted."
         request_vm "$1" "$2" ;;
     esac
-    attend sleep "$PAUSE"
+    sleep "$PAUSE"
   done
 }
 
 install_on_vm() {
   local tries code
   for tries in 1 2 3 4 5; do # gcloud itself tries ten times, for a new VM takes a moment until it lets anybody in
-    if attend on_vm "mkdir -p jaxsink-tpu"; then break; fi
+    if on_vm "mkdir -p jaxsink-tpu"; then break; fi
     if [[ $(vm_state) == LOST ]]; then return 1; fi
     if ((tries == 5)); then
       fail "the VM cannot be reached by ssh; see $LOG. Behind a firewall, or without external addresses: INTERNAL=yes."
     fi
-    attend sleep "$PAUSE"
+    sleep "$PAUSE"
   done
   for tries in 1 2 3; do
     say "installing jaxsink on the VM"
     code=0
-    if attend copy_to_vm "$work"/vm/*; then
-      attend on_vm "bash jaxsink-tpu/install.sh $DEVICES" >"$work/answer" || code=$?
+    if copy_to_vm "$work"/vm/*; then
+      on_vm "bash jaxsink-tpu/install.sh $DEVICES" >"$work/answer" || code=$?
       cat "$work/answer" >>"$LOG"
       if ((code == 0)); then return 0; fi
       if ((code == 3)); then fail "JAX does not find the TPU. $(tail -n 1 "$work/answer")"; fi
     fi
     if [[ $(vm_state) == LOST ]]; then return 1; fi
-    attend sleep "$PAUSE"
+    sleep "$PAUSE"
   done
   fail "jaxsink cannot be installed on the VM; see $LOG."
 }
@@ -173,7 +180,7 @@ work_on_vm() { # UNTIL
   local state rest shown="" misses=0
   while :; do
     if (($(date +%s) >= $1)); then fail_late; fi
-    if attend on_vm "jaxsink-tpu/work.sh state" >"$work/state"; then
+    if on_vm "jaxsink-tpu/work.sh state" >"$work/state"; then
       misses=0
       state=$(head -n 1 "$work/state") rest=$(tail -n +2 "$work/state")
       case $state in
@@ -181,7 +188,7 @@ work_on_vm() { # UNTIL
         "ended 0") return 0 ;;
         idle | "ended 143") # not begun, or terminated, as when the VM is about to be preempted
           if [[ $(vm_state) == LOST ]]; then return 1; fi
-          attend on_vm "jaxsink-tpu/work.sh start" || true ;;
+          on_vm "jaxsink-tpu/work.sh start" || true ;;
         *)
           say "VM: $rest"
           if [[ $state == "ended 2" ]]; then say "jaxsink refuses to run" && exit 2; fi
@@ -191,13 +198,14 @@ work_on_vm() { # UNTIL
       misses=$((misses + 1))
       if [[ $(vm_state) == LOST ]] || ((misses == 30)); then return 1; fi
     fi
-    attend sleep "$PAUSE"
+    sleep "$PAUSE"
   done
 }
 
 is_finished() { cloud storage ls "$BUCKET/runs/$1-$2/finished-$(printf %04d "${3%/*}")" >/dev/null; }
 
 check_job() { # MODEL BENCHMARK SHARD
+  hub_id "$1" >/dev/null
   [[ $2 == gsm8k || $2 == humaneval ]] || refuse "the benchmark must be gsm8k or humaneval, not '$2'"
   if ! [[ $3 =~ ^[1-9][0-9]*/[1-9][0-9]*$ ]] || ((${3%/*} > ${3#*/})); then
     refuse "SHARD must be I/N, such as 2/4, not '$3'"
@@ -225,13 +233,14 @@ check_rights() {
 
 run() { # MODEL BENCHMARK [SHARD] [OPTIONS]
   (($# >= 2)) || refuse "run needs MODEL and gsm8k or humaneval; see --help"
-  local model=$1 benchmark=$2 shard=${3:-1/1} source left=$((MAX_HOURS * 3600)) began
-  source=$(hub_id "$model")
-  check_job "$model" "$benchmark" "$shard"
+  check_job "$1" "$2" "${3:-1/1}"
   check_free
   check_rights
-  take_care
-  pack "$model" "$source" "$benchmark" "$shard" "${@:4}"
+  supervise work_until_finished "$1" "$2" "${3:-1/1}" "${@:4}"
+}
+work_until_finished() { # MODEL BENCHMARK SHARD [OPTIONS]
+  local model=$1 benchmark=$2 shard=$3 left=$((MAX_HOURS * 3600)) began
+  pack "$model" "$(hub_id "$model")" "${@:2}"
   until is_finished "$model" "$benchmark" "$shard"; do
     if ((left < 900)); then fail_late; fi # too little for a new VM
     await_vm "$left" $((IDLE_MINUTES * 60))
@@ -240,7 +249,7 @@ run() { # MODEL BENCHMARK [SHARD] [OPTIONS]
     say "the VM is gone; what it finished is in the bucket"
     left=$((left - $(date +%s) + began))
     delete_vm || fail "the lost VM's request cannot be deleted."
-    ours=no
+    own no
   done
   say "finished: $BUCKET/runs/$model-$benchmark"
 }
@@ -248,11 +257,13 @@ run() { # MODEL BENCHMARK [SHARD] [OPTIONS]
 create() {
   check_free
   check_rights
-  take_care
+  supervise make_vm
+}
+make_vm() {
   pack
   await_vm $((MAX_HOURS * 3600)) $((MAX_HOURS * 3600))
   install_on_vm || fail "the VM was taken away."
-  ours=left
+  own left
   say "$NAME is ready and bills. Log in: $self ssh. Delete it: $self stop. It deletes itself in $MAX_HOURS h."
 }
 
