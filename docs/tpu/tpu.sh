@@ -50,6 +50,7 @@ source "$here/cloud.sh"
 
 # Do the work in a process of its own, and clean up after it, however it or this program ends.
 supervise() { # COMMAND
+  worker=
   trap clean_up EXIT
   trap '' PIPE # a closed terminal must not end the program before it has deleted the VM
   trap 'interrupt 130' INT
@@ -67,8 +68,11 @@ clean_up() {
   local code=$?
   trap '' INT TERM HUP
   set +e
-  pkill -P "$worker"
-  kill "$worker" 2>/dev/null
+  worker=${worker:-${!:-}}
+  if [[ -n $worker ]]; then
+    pkill -P "$worker"
+    kill "$worker" 2>/dev/null
+  fi
   if [[ $(ours) == perhaps ]]; then settle_ownership; fi
   if [[ $(ours) == yes ]]; then delete_vm; fi
   if [[ $(ours) != left ]] && ! report && ((code == 0)); then code=1; fi
