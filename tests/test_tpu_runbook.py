@@ -1,97 +1,41 @@
-"""docs/tpu.md and its scripts: our commands parse, and the scripts do what they say, with a stand-in for gcloud."""
+"""docs/tpu.md and its scripts: our commands parse, and each script does what it says, on a stand-in for Google Cloud."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
-import time
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from fake_cloud import RIGHTS, Trouble
+from tpu_stand_in import TPU, Machine, stand_in
 
 from jaxsink.cli import build_parser
 from jaxsink.evals.settings import SETTINGS
 
-DOCS = Path(__file__).parent.parent / "docs"
-SCRIPTS = sorted((DOCS / "tpu").glob("*.sh"))
-TEXT = (DOCS / "tpu.md").read_text(encoding="utf-8")
+SCRIPTS = sorted(TPU.rglob("*.sh"))
+TEXT = TPU.with_suffix(".md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL)
 KNOWN = {"inspect", *(command.name for command in entry_points(group="jaxsink.commands"))}
-
-# A bucket is a folder; the states of a queued resource are lines of a file; everything that is asked is written down.
-GCLOUD = r"""#!/usr/bin/env bash
-set -euo pipefail
-echo "gcloud $*" >>"$FAKE/log"
-words=()
-for word in "$@"; do [[ $word == --* ]] || words+=("${word/gs:\/\//$FAKE/}"); done
-case "$*" in
-  "storage ls"*) [[ -e ${words[2]} ]] ;;
-  "storage cp"*) mkdir -p "${words[-1]}" && cp ${words[@]:2} ;;
-  "storage rsync"*) mkdir -p "${words[3]}" && cp -r "${words[2]}/." "${words[3]}" ;;
-  *"queued-resources describe"*)
-    state=$(head -n 1 "$FAKE/states")
-    sed -i 1d "$FAKE/states"
-    [[ $state == none ]] && exit 1
-    echo "$state" ;;
-  *ssh*run.sh*) eval "${FAKE_RUN:-true}" ;;
-esac
-"""
-JAXSINK = """#!/usr/bin/env bash
-echo "jaxsink $*" >>"$FAKE/log"
-eval "${FAKE_JAXSINK:-true}"
-"""
-
-
-class Machine:
-    """A machine on which the scripts find a bucket, a gcloud and a jaxsink that only pretend."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.bucket = folder / "b"
-        (folder / "bin").mkdir()
-        for name, text in (("gcloud", GCLOUD), ("jaxsink", JAXSINK)):
-            (folder / "bin" / name).write_text(text)
-            (folder / "bin" / name).chmod(0o755)
-        self.environment = {
-            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder), "FAKE": str(folder),
-            "BUCKET": "gs://b", "PAUSE": "0",
-        }  # fmt: skip
-
-    def start(self, script: str, *words: str, **variables: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [DOCS / "tpu" / script, *words], env=self.environment | variables, cwd=self.folder, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def run(self, script: str, *words: str, code: int = 0, **variables: str) -> list[str]:
-        """The commands that a script gave."""
-        (self.folder / "log").unlink(missing_ok=True)
-        process = self.start(script, *words, **variables)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == code, errors
-        log = self.folder / "log"
-        return log.read_text().splitlines() if log.exists() else []
-
-    def put(self, name: str, text: str = "") -> None:
-        path = self.bucket / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+MODELS = sorted({name.split("/")[0] for name in SETTINGS if name.endswith("/study")})
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with stand_in(tmp_path) as one:
+        yield one
 
 
 def check(command: str) -> None:
     """A command of ours parses, and names a setting that exists."""
     words = shlex.split(command, comments=True)[1:]
-    if words[0] not in KNOWN:
-        assert words[0] == "plan"  # comes with another part of the project
-        return
+    assert words[0] in KNOWN
     args = build_parser().parse_args(words)
     if words[0] == "evaluate":
         assert args.setting in SETTINGS
@@ -99,113 +43,231 @@ def check(command: str) -> None:
 
 
 def test_commands_in_the_text_parse() -> None:
-    blocks = re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL)
-    ours = [line for block in blocks for line in block.splitlines() if line.startswith("jaxsink ")]
+    ours = [line for block in BLOCKS for line in block.splitlines() if line.startswith("jaxsink ")]
     assert len(ours) >= 7
     for line in ours:
         check(line)
-    for script in re.findall(r"(?:docs/tpu|jaxsink-tpu)/(\w+\.sh)", TEXT):
-        assert (DOCS / "tpu" / script).exists()
+    for script in re.findall(r"docs/(tpu/[\w/]+\.sh)", TEXT):
+        assert (TPU.parent / script).exists()
+
+
+@pytest.mark.slow
+def test_blocks_with_tpu_sh_in_the_text_run(machine: Machine) -> None:
+    """Every one, in its order, from the first setup to the last collect, as printed."""
+    blocks = [block for block in BLOCKS if "docs/tpu/tpu.sh" in block]
+    assert {"setup", "run", "create", "ssh", "status", "stop", "collect"} <= set(
+        re.findall(r"tpu\.sh (\w+)", "".join(blocks))
+    )
+    machine.cloud.apis, machine.cloud.accounts, machine.cloud.rights = [], [], []
+    (machine.folder / "docs").symlink_to(TPU.parent)
+    for block in blocks:
+        done = subprocess.run(
+            ["bash", "-euc", block],
+            env=machine.environment,
+            cwd=machine.folder,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, block + done.stdout + done.stderr
+    assert machine.cloud.empty
+    finished = sorted(path.parent.name for path in machine.bucket.rglob("finished-0001"))
+    assert finished == sorted(f"{model}-{benchmark}" for model in MODELS for benchmark in ("gsm8k", "humaneval"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_are_strict_and_sound(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
-    if script.name != "settings.sh":
-        assert os.access(script, os.X_OK) and "\nset -euo pipefail\n" in script.read_text()
+    text = script.read_text()
+    assert max(map(len, text.splitlines())) <= 120
+    if text.startswith("#!"):
+        assert os.access(script, os.X_OK)
+    if script.name not in ("settings.sh", "cloud.sh"):  # these are read by tpu.sh
+        assert "\nset -euo pipefail\n" in text
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing() -> None:
+    subprocess.run(["shellcheck", "--external-sources", *SCRIPTS], check=True)
+
+
+def test_help_names_every_command(machine: Machine) -> None:
+    text = machine.run("--help", BUCKET="")
+    assert machine.run() == text == machine.run("help")
+    commands = re.search(r"\n  (setup \|.*)\) shift", (TPU / "tpu.sh").read_text())
+    assert commands is not None
+    for command in commands[1].split(" | "):
+        assert f"\n  {command} " in text
+    assert {
+        line.split(" run ")[1].split()[0] for line in text.split("examples:")[1].splitlines() if " run " in line
+    } <= set(MODELS)
 
 
 @pytest.mark.parametrize(
-    ("kind", "accelerator", "runtime"),
+    ("kind", "accelerator", "runtime", "devices", "mesh"),
     [
-        ("v5e-8", "v5litepod-8", "v2-alpha-tpuv5-lite"),
-        ("v6e-8", "v6e-8", "v2-alpha-tpuv6e"),
-        ("v4-8", "v4-8", "tpu-ubuntu2204-base"),
+        ("v5e-8", "v5litepod-8", "v2-alpha-tpuv5-lite", "8", "4x2"),
+        ("v6e-8", "v6e-8", "v2-alpha-tpuv6e", "8", "8x1"),
+        ("v4-8", "v4-8", "tpu-ubuntu2204-base", "4", "2x2"),
     ],
 )
-def test_create(machine: Machine, kind: str, accelerator: str, runtime: str) -> None:
-    assert re.search(rf"\| `{kind}` \|.*\| `{accelerator}` \| `{runtime}` \|", TEXT)
-    where = f"--zone=z --accelerator-type={accelerator}"
-    (now,) = machine.run("create.sh", "now", KIND=kind, ZONE="z")
-    assert now == f"gcloud compute tpus tpu-vm create jaxsink {where} --version={runtime}"
-    (queued,) = machine.run("create.sh", "queued", KIND=kind, ZONE="z")
-    assert queued == (
-        f"gcloud compute tpus queued-resources create jaxsink --node-id=jaxsink {where} --runtime-version={runtime}"
-    )
-    assert machine.run("create.sh", "spot", KIND=kind, ZONE="z") == [f"{queued} --spot"]
+def test_create(machine: Machine, kind: str, accelerator: str, runtime: str, devices: str, mesh: str) -> None:
+    assert re.search(rf"\| `{kind}` \|.*\| `{accelerator}` \| `{runtime}` \| `{mesh}` \|", TEXT)
+    (machine.folder / "devices").write_text(f"tpu {devices}")
+    text = machine.run("create", KIND=kind, ZONE="z", MAX_HOURS="2", INTERNAL="yes", SUBNETWORK="s", NETWORK="n")
+    (line,) = [line for line in machine.cloud.calls if "resources create" in line]
+    for flag in (
+        f"accelerator-type={accelerator}",
+        f"runtime-version={runtime}",
+        "zone=z",
+        "subnetwork=s",
+        "internal-ips",
+    ):
+        assert f" --{flag}" in line
+    assert machine.cloud.asked("--tunnel-through-iap") > 0 and "is ready and bills" in text
+    assert set(machine.cloud.nodes) == {"jaxsink"}
+    machine.cloud.pass_time(2 * 3600)
+    machine.wait(lambda: machine.cloud.empty)
 
 
-def test_bad_words_are_refused(machine: Machine) -> None:
-    assert machine.run("create.sh", "later", code=2) == []
-    assert machine.run("create.sh", "now", KIND="v9-8", code=2) == []
-    assert machine.run("convert.sh", "gpt-5", code=2) == []
+@pytest.mark.parametrize(
+    ("words", "variables", "sentence"),
+    [
+        (("fly",), {}, "no such command: fly"),
+        (("status",), {"BUCKET": ""}, "set BUCKET"),
+        (("status",), {"KIND": "v9-8"}, "KIND must be"),
+        (("status",), {"HOW": "now"}, "HOW must be"),
+        (("status",), {"HOW": "flex-start", "MAX_HOURS": "200"}, "at most 168 hours"),
+        (("status",), {"HOW": "flex-start", "KIND": "v4-8"}, "no flex-start for v4"),
+        (("status",), {"MAX_HOURS": "1.5"}, "MAX_HOURS must be a whole number"),
+        (("status",), {"NAME": "My VM"}, "NAME must be"),
+        (("run",), {}, "run needs MODEL"),
+        (("run", "gpt-5", "gsm8k"), {}, "no such model: gpt-5"),
+        (("run", "llada-8b-instruct", "mmlu"), {}, "the benchmark must be"),
+        (("run", "llada-8b-instruct", "gsm8k", "5/4"), {}, "SHARD must be"),
+    ],
+)
+def test_bad_words_are_refused(
+    machine: Machine, words: tuple[str, ...], variables: dict[str, str], sentence: str
+) -> None:
+    assert sentence in machine.run(*words, code=2, **variables)
+    assert machine.cloud.asked("resources") == 0
 
 
-@pytest.mark.parametrize("model", sorted({name.split("/")[0] for name in SETTINGS if name.endswith("/study")}))
-def test_convert(machine: Machine, model: str) -> None:
-    (line,) = machine.run("convert.sh", model)
-    assert f" gs://b/models/{model} --dtype bfloat16 --verify" in line
-    check(line)
+def test_setup_makes_what_a_run_needs_and_can_be_repeated(machine: Machine) -> None:
+    machine.cloud.apis, machine.cloud.accounts, machine.cloud.rights = [], [], []
+    shutil.rmtree(machine.bucket)
+    for _ in range(2):
+        assert "quota" in machine.run("setup")
+    assert "tpu.googleapis.com" in machine.cloud.apis and set(machine.cloud.rights) == set(RIGHTS)
+    assert machine.cloud.asked("buckets create gs://b --location=us-west4") == 1 and machine.bucket.is_dir()
+    assert machine.cloud.asked("service-accounts create jaxsink-tpu") == 1
+    machine.run("run", "llada-8b-instruct", "gsm8k")
 
 
-def test_run_copies_answers_to_the_bucket_and_takes_them_up_again(machine: Machine) -> None:
-    write = 'echo {} >>"$HOME/runs/llada-8b-instruct-humaneval/results-0002.jsonl"'
-    machine.put("runs/llada-8b-instruct-humaneval/manifest.json", "{}")
-    machine.put("runs/llada-8b-instruct-humaneval/results-0001.jsonl", "theirs\n")
-    machine.put("runs/llada-8b-instruct-humaneval/results-0002.jsonl", "earlier\n")
-    words = ("llada-8b-instruct", "humaneval", "2/4", "--rows", "40")
-    log = machine.run("run.sh", *words, KIND="v4-8", FAKE_JAXSINK=write)
-    (line,) = [line for line in log if line.startswith("jaxsink")]
-    check(line)
-    assert "--mesh 2x2 --shard 2/4 --allow-code-execution --rows 40" in line and "gs://b/models/llada-8b" in line
+class Vm:
+    """A VM with a job, and its scripts, without a program elsewhere that watches it."""
+
+    def __init__(self, machine: Machine, **job: str) -> None:
+        self.machine, self.home = machine, machine.folder / "vms" / "vm"
+        (self.home / "jaxsink-tpu").mkdir(parents=True)
+        (self.home / "state").mkdir()
+        shutil.copy(TPU / "vm" / "work.sh", self.home / "jaxsink-tpu")
+        job = {"MODEL": "llada-8b-instruct", "SOURCE": "a/b", "BENCHMARK": "gsm8k", "SHARD": "1/1", "MESH": "4x2"} | job
+        lines = [f"{key}={value}" for key, value in ({"BUCKET": "gs://b", "OPTIONS": "()"} | job).items()]
+        (self.home / "jaxsink-tpu" / "job.sh").write_text("\n".join(lines))
+        machine.cloud.rights.append("nobody roles/storage.objectAdmin")
+        self.out = self.home / "runs" / f"{job['MODEL']}-{job['BENCHMARK']}"
+
+    def work(self, word: str = "run") -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self.home / "jaxsink-tpu" / "work.sh", word], env=self.machine.cloud.environment("vm"), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def run(self, code: int = 0) -> str:
+        process = self.work()
+        text, _ = process.communicate(timeout=60)
+        assert process.returncode == code, text
+        return text
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_conversion(machine: Machine, model: str) -> None:
+    hub_id = subprocess.run(
+        ["bash", "-c", f"source {TPU}/settings.sh; hub_id {model}"], check=True, text=True, capture_output=True
+    ).stdout.strip()
+    vm = Vm(machine, MODEL=model, SOURCE=hub_id)
+    vm.run()
+    convert, evaluate = machine.jaxsink_calls
+    assert convert == f"jaxsink convert {hub_id} gs://b/models/{model} --dtype bfloat16 --verify"
+    check(convert)
+    check(evaluate)
+    assert not (vm.home / "jaxsink-tpu" / "scratch").exists()  # the published weights do not stay on the disk
+    vm.run()
+    assert len(machine.jaxsink_calls) == 3  # converted once
+
+
+def test_a_full_disk_is_said_before_the_download(machine: Machine) -> None:
+    (machine.folder / "bin" / "df").write_text("#!/bin/sh\necho Avail\necho 20000000\n")
+    (machine.folder / "bin" / "df").chmod(0o755)
+    assert "20 GB are free here, and converting llada-8b-instruct needs 50" in Vm(machine).run(code=2)
+    assert not machine.jaxsink_calls
+
+
+def test_work_copies_answers_to_the_bucket_and_takes_them_up_again(machine: Machine) -> None:
+    vm = Vm(machine, BENCHMARK="humaneval", SHARD="2/4", OPTIONS="(--rows 40)")
     there = machine.bucket / "runs" / "llada-8b-instruct-humaneval"
-    assert (there / "results-0002.jsonl").read_text() == "earlier\n{}\n"
-    assert (there / "finished-0002").exists()
-    assert not any("results-0001" in line for line in log if "storage cp --quiet" in line)  # not ours to write
-    log = machine.run("run.sh", *words, FAKE_JAXSINK="exit 2", code=2)  # the local files are newer: nothing is fetched
-    assert not any("storage cp gs://" in line for line in log)
+    there.mkdir(parents=True)
+    for name, text in (
+        ("manifest.json", "{}"),
+        ("results-0001.jsonl", "theirs\n"),
+        ("results-0002.jsonl", "earlier\n"),
+    ):
+        (there / name).write_text(text)
+    machine.evaluate('echo {} >>"$out/results-0002.jsonl"')
+    vm.run()
+    check(machine.jaxsink_calls[-1])
+    assert machine.jaxsink_calls[-1].endswith("--mesh 4x2 --shard 2/4 --allow-code-execution --rows 40")
+    assert (there / "results-0002.jsonl").read_text() == "earlier\n{}\n" and (there / "finished-0002").exists()
+    assert not any("results-0001" in call for call in machine.cloud.calls)  # not ours to write
+    machine.evaluate("exit 2")
+    vm.run(code=2)  # the local files are newer: nothing is fetched
+    assert machine.cloud.asked(f"storage cp 'gs://b/runs/{there.name}/*'") == 1
 
 
-def test_a_run_that_is_terminated_copies_what_it_has(machine: Machine) -> None:
-    out = machine.folder / "runs" / "llada-8b-instruct-gsm8k"
-    wait = (
-        f"echo {{}} >{out}/results-0001.jsonl; trap 'exit 143' TERM; touch {out}/going; while true; do sleep 0.1; done"
+def test_answers_that_cannot_be_fetched_are_not_overwritten(machine: Machine) -> None:
+    there = machine.bucket / "runs" / "llada-8b-instruct-gsm8k"
+    there.mkdir(parents=True)
+    (there / "manifest.json").write_text("{}")
+    (there / "results-0001.jsonl").write_text("earlier\n")
+    machine.cloud.troubles = [Trouble("storage cp 'gs://", "503")]
+    Vm(machine).run(code=1)
+    assert (there / "results-0001.jsonl").read_text() == "earlier\n"
+
+
+def test_work_that_is_terminated_copies_what_it_has(machine: Machine) -> None:
+    vm = Vm(machine)
+    machine.evaluate(
+        'echo {} >"$out/results-0001.jsonl"; trap "exit 143" TERM; touch "$FAKE/going"; while true; do /bin/sleep 0.1; done'
     )
-    process = machine.start("run.sh", "llada-8b-instruct", "gsm8k", FAKE_JAXSINK=wait)
-    end = time.monotonic() + 30
-    while not (out / "going").exists() and time.monotonic() < end:
-        time.sleep(0.05)
+    process = vm.work()
+    machine.wait_for("going")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
-    assert process.returncode == 143
+    process.communicate(timeout=60)
+    assert process.returncode == 143 and (vm.home / "jaxsink-tpu" / "ended").read_text() == "143\n"
     there = machine.bucket / "runs" / "llada-8b-instruct-gsm8k"
     assert (there / "results-0001.jsonl").exists() and not (there / "finished-0001").exists()
 
 
-def test_keep_makes_new_machines_until_the_run_is_finished(machine: Machine) -> None:
-    (machine.folder / "bin" / "python3").write_text('#!/bin/sh\ntouch "$7/jaxsink-0-py3-none-any.whl"\n')
-    (machine.folder / "bin" / "python3").chmod(0o755)
-    (machine.folder / "states").write_text("none\nWAITING_FOR_RESOURCES\nACTIVE\nSUSPENDED\nnone\nACTIVE\n")
-    run = (
-        'if [[ -e $FAKE/once ]]; then mkdir -p "$FAKE/b/runs/m-gsm8k"; touch "$FAKE/b/runs/m-gsm8k/finished-0001"; '
-        'else touch "$FAKE/once"; exit 255; fi'
-    )
-    log = machine.run("keep.sh", "m", "gsm8k", ZONE="z", FAKE_RUN=run)
-    kinds = ("resources create", "resources delete", "run.sh m gsm8k 1/1", "uv venv")
-    done = [kind for line in log for kind in kinds if kind in line]
-    once = ["resources create", "uv venv", "run.sh m gsm8k 1/1"]
-    assert done == [*once, "resources delete", *once]
-    (machine.bucket / "runs" / "m-gsm8k" / "finished-0001").unlink()
-    (machine.folder / "states").write_text("ACTIVE\n")
-    machine.run("keep.sh", "m", "gsm8k", code=2, FAKE_RUN="exit 2")
-
-
 def test_collect(machine: Machine) -> None:
-    machine.put("runs/llama-3.1-8b-instruct-gsm8k/manifest.json")
-    machine.put("runs/dream-7b-instruct-humaneval/manifest.json")
-    lines = [line for line in machine.run("collect.sh", "home") if line.startswith("jaxsink")]
-    for line in lines:
+    for name in ("llama-3.1-8b-instruct-gsm8k", "dream-7b-instruct-humaneval"):
+        (machine.bucket / "j" / "runs" / name).mkdir(parents=True)
+        (machine.bucket / "j" / "runs" / name / "manifest.json").touch()
+    machine.run("collect", "home")
+    first, second, last = machine.jaxsink_calls
+    for line in machine.jaxsink_calls:
         check(line)
-    assert "dream-7b-instruct/humaneval/study --out home/dream-7b-instruct-humaneval --summary" in lines[0]
-    assert "llama-3.1-8b-instruct/gsm8k/study" in lines[1] and lines[2].endswith("--out table1")
+    assert "dream-7b-instruct/humaneval/study --out home/dream-7b-instruct-humaneval --summary" in first
+    assert "llama-3.1-8b-instruct/gsm8k/study" in second and last.endswith("--out table1")
     assert (machine.folder / "home" / "llama-3.1-8b-instruct-gsm8k" / "manifest.json").exists()
