@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.loading import Index, assemble
 from jaxsink.model import Model
-from jaxsink.storage import MANIFEST, assemble, dtype_name, first_line
+from jaxsink.storage import MANIFEST, dtype_name, first_line
 
 from .families import family_of
 from .hub import fetch_settings, newest_commit
@@ -69,31 +67,12 @@ def load_directory(
     plan = make_plan(source, path, ignore_settings, mask_id)
     check_tied_copy(plan, source)
     dtype = dtype or plan.dtype
-    by_parameter: dict[str, list[Piece]] = defaultdict(list)
-    for piece in sorted(plan.pieces, key=lambda piece: piece.layer or 0):
-        by_parameter[piece.parameter].append(piece)
+    pieces = {(piece.parameter, piece.layer): piece for piece in plan.pieces}
 
-    def read(wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-        return {
-            name: jax.make_array_from_callback(
-                leaf.shape, leaf.sharding, partial(read_shard, name, dtype_name(leaf.dtype))
-            )
-            for name, leaf in wanted.items()
-        }
+    def read_into(parameter: str, layer: int | None, index: Index, into: np.ndarray) -> None:
+        read_part(plan, source, pieces[parameter, layer], index, into)
 
-    def read_shard(name: str, dtype: str, index: Any) -> np.ndarray:
-        pieces = by_parameter[name]
-        if pieces[0].layer is None:
-            return read_part(plan, source, pieces[0], dtype, index)
-        pieces = pieces[index[0]]
-        first = read_part(plan, source, pieces[0], dtype, index[1:])
-        value = np.empty((len(pieces), *first.shape), first.dtype)
-        value[0] = first
-        for layer, piece in enumerate(pieces[1:], 1):
-            value[layer] = read_part(plan, source, piece, dtype, index[1:])
-        return value
-
-    return assemble(plan.config, dtype, mesh, read)
+    return assemble(plan.config, dtype, mesh, read_into)
 
 
 def describe_directory(
@@ -139,11 +118,15 @@ def convert_from_hub(repository: str, commit: str, target: Path) -> None:
         convert(repository, str(target), revision=commit, progress=progress)
 
 
-def read_part(plan: Plan, source: Source, piece: Piece, dtype: str, index: tuple[slice, ...]) -> np.ndarray:
-    """A shard of one piece; a plain tensor is read only as far as it is needed."""
-    whole = all(part == slice(None) for part in index)
-    if whole or not isinstance(piece.rule, str) or piece.is_split:
-        return read_piece(plan, source, piece, dtype)[index]
-    value = source.read(piece.sources[0], index)
-    check_finite(value, piece.sources[0], source)
-    return cast(value, dtype, piece.sources[0])
+def read_part(plan: Plan, source: Source, piece: Piece, index: Index, into: np.ndarray) -> None:
+    """Part of a piece, in the type of `into`; a plain tensor is read only as far as it is needed, and in place."""
+    dtype, name = dtype_name(into.dtype), piece.sources[0]
+    if not isinstance(piece.rule, str) or piece.is_split:
+        into[...] = read_piece(plan, source, piece, dtype)[index]
+    elif into.shape == piece.shape and source.tensors[name].dtype == dtype:
+        source.read_into(name, into)
+        check_finite(into, name, source)
+    else:
+        value = source.read(name, index)
+        check_finite(value, name, source)
+        into[...] = cast(value, dtype, name)

@@ -12,8 +12,9 @@ import numpy as np
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.loading import is_layered
 from jaxsink.model import abstract
-from jaxsink.storage import is_layered, named_leaves, piece_name
+from jaxsink.storage import named_leaves, piece_name
 
 from .families import family_of
 from .source import FLOATS, NUMPY, Source
@@ -200,9 +201,9 @@ def all_finite(value: np.ndarray) -> bool:
     """Without a float copy: the exponent of a NaN or an infinity is all ones."""
     exponent = {"float32": (np.uint32, 0x7F800000), "float16": (np.uint16, 0x7C00), "bfloat16": (np.uint16, 0x7F80)}
     view, ones = exponent[value.dtype.name]
+    magnitude, step = view(ones | (ones & -ones) - 1), 1 << 17  # all but the sign; as much as the cache holds
     bits = np.ascontiguousarray(value).reshape(-1).view(view)
-    step = 1 << 22
-    return not any(((bits[i : i + step] & ones) == ones).any() for i in range(0, bits.size, step))
+    return all((bits[i : i + step] & magnitude).max() < ones for i in range(0, bits.size, step))
 
 
 def cast(value: np.ndarray, dtype: str, name: str) -> np.ndarray:

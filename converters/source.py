@@ -49,6 +49,10 @@ class Source(ABC):
     def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
         """The tensor, or the part of it that `index` names."""
 
+    def read_into(self, name: str, into: np.ndarray) -> None:
+        """The whole tensor, into an array of its shape and type; several threads may read at the same time."""
+        into[...] = self.read(name)
+
     def shown(self, name: str) -> str:
         """The name that the file itself has for a tensor."""
         return name
@@ -162,6 +166,9 @@ class SafetensorsSource(Source):
             return read_array(info.file, self._offsets[name], info.shape, info.dtype, name)
         with _open(info.file) as opened:
             return opened.get_slice(name)[index]
+
+    def read_into(self, name: str, into: np.ndarray) -> None:
+        read_bytes(self.tensors[name].file, self._offsets[name], into.reshape(-1).view(np.uint8), name)
 
 
 def read_header(file: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:

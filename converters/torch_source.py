@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import pickle
 import re
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ class TorchSource(Source):
     def __init__(self, folder: Path):
         self.config, self.generation, settings = read_settings(folder)
         weights, where, index = list_shards(folder, "pytorch_model.bin")
+        self._lock = threading.Lock()  # one file is open at a time
         self._loaded: tuple[Path, dict[str, Any]] | None = None
         self.tensors = {}
         for file in weights:
@@ -42,11 +44,12 @@ class TorchSource(Source):
     def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
         import torch
 
-        tensor = self._state(self.tensors[name].file)[name]
-        tensor = (tensor if index is None else tensor[index]).contiguous()
-        if tensor.dtype == torch.bfloat16:
-            return tensor.view(torch.int16).numpy().view(NUMPY["bfloat16"]).copy()
-        return tensor.numpy().copy()
+        with self._lock:
+            tensor = self._state(self.tensors[name].file)[name]
+            tensor = (tensor if index is None else tensor[index]).contiguous()
+            if tensor.dtype == torch.bfloat16:
+                return tensor.view(torch.int16).numpy().view(NUMPY["bfloat16"]).copy()
+            return tensor.numpy().copy()
 
 
 def load_torch_file(file: Path) -> dict[str, Any]:

@@ -40,9 +40,21 @@ def random_maker(seed: int, dtype: Any, scale: float = 0.02) -> Maker:
 
 
 def product(x: Array, weight: Array, dtype: Any = None) -> Array:
-    """x Wᵀ for W [out, in] or [heads, out, in]; a true float32 product for float32, on every device."""
+    """x Wᵀ for W [out, in] or [heads, out, in]; a true float32 product for float32, on every device.
+
+    Of narrower numbers a CPU has only products with float32 results: asked for others, XLA widens the weights first.
+    """
     axes = "...i,oi->...o" if weight.ndim == 2 else "...i,hoi->...ho"
-    return jnp.einsum(axes, x, weight, precision=exact(x), preferred_element_type=dtype)
+
+    def multiplied(x: Array, weight: Array, dtype: Any = dtype) -> Array:
+        return jnp.einsum(axes, x, weight, precision=exact(x), preferred_element_type=dtype)
+
+    def then_rounded(x: Array, weight: Array) -> Array:
+        return multiplied(x, weight, jnp.float32).astype(x.dtype)
+
+    if dtype is None and x.dtype.itemsize < 4:
+        return lax.platform_dependent(x, weight, cpu=then_rounded, default=multiplied)
+    return multiplied(x, weight)
 
 
 class Linear(nnx.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh
 
 from jaxsink.attention import Inputs, Sequence, Visibility, attend, choose_backend, heads_first
+from jaxsink.compilation import model_jit
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.kernels.tiles import on_tpu
@@ -176,7 +176,7 @@ def forward(
     return Output(logits_, jax.tree.unflatten(treedef, records), hidden)
 
 
-@partial(jax.jit, static_argnames=("recorders", "backend", "mesh"))
+@model_jit(static=("recorders", "backend", "mesh"))
 def _forward(
     model: Model,
     tokens: Array,

@@ -10,30 +10,28 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Mesh
 
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.loading import Index, assemble, is_layered
 from jaxsink.model import Model, abstract, named_leaves
-from jaxsink.parallel import sharding_of
-from jaxsink.quantize import BESIDE, INT8, is_rounded, rounded, scale_name
+from jaxsink.quantize import INT8
 
 MANIFEST = "jaxsink.json"
 WEIGHTS = "weights"
 FORMAT = 1
 DTYPES = ("float32", "bfloat16", "float16")
 IN_MEMORY = (*DTYPES, INT8)
-GROUP_BYTES = 256 << 20  # arrays are handed to Orbax in groups of about this size
 
 
 def dtype_name(dtype: Any, known: tuple[str, ...] = DTYPES) -> str:
@@ -47,47 +45,8 @@ def dtype_name(dtype: Any, known: tuple[str, ...] = DTYPES) -> str:
     return name
 
 
-def is_layered(name: str) -> bool:
-    """Layer parameters are stored as one array per layer."""
-    return name.startswith("layers.")
-
-
 def piece_name(name: str, layer: int | None) -> str:
     return name if layer is None else f"{name}.{layer:02d}"
-
-
-def assemble(
-    config: ModelConfig,
-    dtype: str,
-    mesh: Mesh | None,
-    read: Callable[[dict[str, jax.ShapeDtypeStruct]], dict[str, Array]],
-) -> Model:
-    """Build a model from what `read` returns for its parameters, largest first; each comes with its sharding."""
-    leaves, treedef = named_leaves(abstract(config, dtype))
-    wanted = {}
-    for name, leaf in sorted(leaves, key=lambda item: -item[1].size):
-        sharding = on_one_device() if mesh is None else sharding_of(name, len(leaf.shape), config, mesh)
-        wanted[name] = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-    arrays = read_and_round(wanted, read) if dtype == INT8 else read(wanted)
-    return jax.tree.unflatten(treedef, [arrays[name] for name, _ in leaves])
-
-
-def read_and_round(wanted: dict[str, jax.ShapeDtypeStruct], read: Callable[..., dict[str, Array]]) -> dict[str, Array]:
-    """Parameters one by one, so that of those that are rounded only one is there unrounded."""
-    arrays: dict[str, Array] = {}
-    scales = {scale_name(name) for name in wanted if is_rounded(name)}
-    for name, leaf in wanted.items():
-        if is_rounded(name):
-            before = read({name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(BESIDE), sharding=leaf.sharding)})
-            shardings = (leaf.sharding, wanted[scale_name(name)].sharding)
-            arrays[name], arrays[scale_name(name)] = jax.jit(rounded, out_shardings=shardings)(before[name])
-        elif name not in scales:
-            arrays |= read({name: leaf})
-    return arrays
-
-
-def on_one_device() -> Sharding:
-    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 
 class Reader:
@@ -118,57 +77,40 @@ class Reader:
                     found = ocp.load(self.path / WEIGHTS, wanted)
             except Exception as error:  # Orbax raises many kinds, bare ones among them
                 abandon(error)
-                raise JaxsinkError(f"{self.path} is damaged ({first_line(error)}); convert it again.") from error
+                raise self._damaged(first_line(error)) from error
         missing = [name for name in wanted if not isinstance(found.get(name), (Array, np.ndarray))]
         if missing:
-            raise JaxsinkError(f"{self.path} is damaged (it has no {missing[0]!r}); convert it again.")
+            raise self._damaged(f"it has no {missing[0]!r}")
         return found
 
     def model(self, dtype: str | None, mesh: Mesh | None) -> Model:
-        return assemble(self.config, dtype or self.dtype, mesh, self._parameters)
+        self._check_shapes()
+        arrays = StoredArrays(self.path / WEIGHTS)
+        try:
+            return assemble(self.config, dtype or self.dtype, mesh, arrays.read_into)
+        except (OSError, ValueError) as error:  # TensorStore's
+            raise self._damaged(first_line(error)) from error
 
-    def _parameters(self, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, Array]:
-        """Large parameters one by one, the small ones together."""
-        arrays: dict[str, Array] = {}
-        group: dict[str, jax.ShapeDtypeStruct] = {}
-        for name, leaf in wanted.items():
-            if is_layered(name) and _bytes(leaf) > GROUP_BYTES:
-                arrays[name] = self._large(name, leaf)
-                continue
-            if group and sum(map(_bytes, group.values())) + _bytes(leaf) > GROUP_BYTES:
-                arrays |= self._together(group)
-                group = {}
-            group[name] = leaf
-        return arrays | (self._together(group) if group else {})
+    def _check_shapes(self) -> None:
+        """Orbax knows what is there, without reading it."""
+        with without_chatter():
+            try:
+                found = orbax().metadata(self.path / WEIGHTS).metadata
+                if found is None:
+                    raise ValueError("its list of arrays cannot be read")
+            except Exception as error:  # Orbax raises many kinds
+                abandon(error)
+                raise self._damaged(first_line(error)) from error
+        for name, leaf in named_leaves(abstract(self.config))[0]:
+            for layer in range(leaf.shape[0]) if is_layered(name) else (None,):
+                piece, shape = piece_name(name, layer), leaf.shape[is_layered(name) :]
+                if piece not in found:
+                    raise self._damaged(f"it has no {piece!r}")
+                if tuple(found[piece].shape) != shape:
+                    raise self._damaged(f"{piece!r} has the shape {list(found[piece].shape)}, and not {list(shape)}")
 
-    def _together(self, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, Array]:
-        flat = {name: leaf for name, leaf in wanted.items() if not is_layered(name)}
-        names = {name: self._names(name, leaf) for name, leaf in wanted.items() if is_layered(name)}
-        parts = self.pieces(flat | {part: _one_layer(wanted[name]) for name in names for part in names[name]})
-        stacked = {name: [parts[part] for part in names[name]] for name in names}
-        shardings = {name: wanted[name].sharding for name in names}
-        stack = jax.jit(
-            lambda tree: {name: jnp.stack(layers) for name, layers in tree.items()}, out_shardings=shardings
-        )
-        return {name: parts[name] for name in flat} | stack(stacked)
-
-    def _large(self, name: str, leaf: jax.ShapeDtypeStruct) -> Array:
-        """A stacked parameter, filled a few layers at a time, so that it never exists twice."""
-        names, part = self._names(name, leaf), _one_layer(leaf)
-        step = max(1, GROUP_BYTES // _bytes(part))
-        whole = jax.jit(lambda: jnp.zeros(leaf.shape, leaf.dtype), out_shardings=leaf.sharding)()
-
-        @partial(jax.jit, donate_argnums=0, out_shardings=leaf.sharding)
-        def put(whole: Array, start: Array, parts: list[Array]) -> Array:
-            return jax.lax.dynamic_update_slice_in_dim(whole, jnp.stack(parts), start, axis=0)
-
-        for start in range(0, len(names), step):
-            parts = self.pieces(dict.fromkeys(names[start : start + step], part))
-            whole = put(whole, jnp.asarray(start), [parts[n] for n in names[start : start + step]])
-        return whole
-
-    def _names(self, name: str, leaf: jax.ShapeDtypeStruct) -> list[str]:
-        return [piece_name(name, layer) for layer in range(leaf.shape[0])]
+    def _damaged(self, what: str) -> JaxsinkError:
+        return JaxsinkError(f"{self.path} is damaged ({what}); convert it again.")
 
 
 def read_sampler(values: Any, config: ModelConfig) -> Any:
@@ -178,16 +120,25 @@ def read_sampler(values: Any, config: ModelConfig) -> Any:
     return None if values is None else from_dict(dict(values), config)
 
 
-def _bytes(leaf: jax.ShapeDtypeStruct) -> int:
-    return leaf.size * leaf.dtype.itemsize
+class StoredArrays:
+    """The arrays of a checkpoint, read into place by TensorStore, which is what Orbax writes them with."""
 
+    def __init__(self, weights: Path):
+        import tensorstore
 
-def _one_layer(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    sharding = leaf.sharding
-    if isinstance(sharding, jax.sharding.NamedSharding):
-        spec = jax.sharding.PartitionSpec(*sharding.spec[1:])
-        sharding = jax.sharding.NamedSharding(sharding.mesh, spec)
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=sharding)
+        manifest = next(weights.glob("*/manifest.ocdbt"), None)
+        if manifest is None:
+            raise JaxsinkError(f"{weights.parent} is damaged (it has no list of arrays); convert it again.")
+        self.base = f"file://{quote(str(manifest.parent))}/"
+        self.context = tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
+
+    def read_into(self, parameter: str, layer: int | None, index: Index, into: np.ndarray) -> None:
+        import tensorstore
+
+        kvstore = {"driver": "ocdbt", "base": self.base, "path": f"{piece_name(parameter, layer)}/"}
+        store = tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True, context=self.context).result()
+        target = tensorstore.array(into, copy=False, write=True)
+        target.write(tensorstore.cast(store[index], target.dtype)).result()
 
 
 def first_line(error: BaseException) -> str:

@@ -21,15 +21,14 @@ from jaxsink.atomic import new_directory
 from jaxsink.cloud import check_free, is_remote, send
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.loading import GROUP_BYTES, is_layered
 from jaxsink.model import abstract
 from jaxsink.storage import (
     FORMAT,
-    GROUP_BYTES,
     MANIFEST,
     WEIGHTS,
     abandon,
     first_line,
-    is_layered,
     named_leaves,
     orbax,
     piece_name,

@@ -17,7 +17,8 @@ from safetensors.numpy import save_file
 
 import jaxsink
 from jaxsink.cli import main
-from jaxsink.storage import is_layered, named_leaves
+from jaxsink.loading import is_layered
+from jaxsink.storage import named_leaves
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 

@@ -27,6 +27,7 @@ from jax import Array, lax
 
 from jaxsink.attention import Sequence as Canvas
 from jaxsink.attention import choose_backend
+from jaxsink.compilation import model_jit
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_two, round_up
 from jaxsink.evals.canvases import canvases, count
@@ -208,7 +209,7 @@ def run_rows(model: Model, rows: Sequence[Row], shape: tuple[int, int], how: Sco
     return to_host(_score(bare, *arrays, keys, how.intervene, plan, how.cfg_scale, backend, mesh))
 
 
-@partial(jax.jit, static_argnames=("intervene", "plan", "cfg_scale", "backend", "mesh"))
+@model_jit(static=("intervene", "plan", "cfg_scale", "backend", "mesh"))
 def _score(
     model: Model,
     tokens: Array,

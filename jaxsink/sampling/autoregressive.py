@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsink.attention import Sequence
+from jaxsink.compilation import model_jit
 from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
 from jaxsink.record import Recorder, Tap, last_row
 from jaxsink.sampling.diffusion import Given, Settings, first_drop, laid_out, loop_steps, next_drop
@@ -67,7 +68,7 @@ def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carr
     return laid_out(carry, settings)
 
 
-@partial(jax.jit, static_argnames=("settings", "chunk", "begin"), donate_argnames=("carry",))
+@model_jit(static=("settings", "chunk", "begin"), donated=("carry",))
 def advance(model: Model, carry: Carry, given: Given, settings: Settings, chunk: int, begin: bool) -> tuple[Carry, Any]:
     """Up to `chunk` more steps; the first chunk runs the prompt before them."""
     if begin and settings.prompt > 1:

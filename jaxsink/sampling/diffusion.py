@@ -17,6 +17,7 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from jaxsink.attention import Sequence
+from jaxsink.compilation import model_jit
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
 from jaxsink.parallel.rows import keep_rows
@@ -88,7 +89,7 @@ def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carr
     return laid_out(carry._replace(drop=first_drop(carry, given, settings, config)), settings)
 
 
-@partial(jax.jit, static_argnames=("settings", "chunk", "begin"), donate_argnames=("carry",))
+@model_jit(static=("settings", "chunk", "begin"), donated=("carry",))
 def advance(model: Model, carry: Carry, given: Given, settings: Settings, chunk: int, begin: bool) -> tuple[Carry, Any]:
     """Up to `chunk` more steps: (carry, records with a leading axis of ceil(chunk / every))."""
     return loop_steps(partial(_step, model, given=given, settings=settings), carry, settings, chunk)

@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxsink.compilation import PmapProgram
 from jaxsink.errors import JaxsinkError
 from jaxsink.model import Model
 from jaxsink.parallel.rows import collect, deal
@@ -112,4 +113,4 @@ def _pmapped_start(loop: Any, settings: Settings, devices: tuple[Any, ...]) -> A
 def _pmapped_advance(loop: Any, settings: Settings, chunk: int, begin: bool, devices: tuple[Any, ...]) -> Any:
     run = partial(loop.advance.__wrapped__, settings=settings, chunk=chunk, begin=begin)
     axes = (None, 0, GIVEN_AXES)
-    return jax.pmap(run, in_axes=axes, out_axes=(0, 2), devices=devices, donate_argnums=1)
+    return PmapProgram(jax.pmap(run, in_axes=axes, out_axes=(0, 2), devices=devices, donate_argnums=1))
