@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxsink.cli import human_bytes
 from jaxsink.cloud import is_remote
 from jaxsink.errors import JaxsinkError
 from jaxsink.hub import HUB_ID
 from jaxsink.origin import TOKENIZER_FILES, model_names
+from jaxsink.progress import human_bytes
 from jaxsink.sampling.recommend import recommended_entry
 from jaxsink.storage import dtype_name
 from jaxsink.tokenizer import Tokenizer, check_special_ids

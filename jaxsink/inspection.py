@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxsink.checkpoint import describe_foreign
-from jaxsink.cli import human_bytes
 from jaxsink.config import ModelConfig
 from jaxsink.hub import is_hub_id
 from jaxsink.model import abstract
 from jaxsink.models import resolve
 from jaxsink.names import no_such_model
 from jaxsink.presets import PRESETS
+from jaxsink.progress import human_bytes
 from jaxsink.storage import MANIFEST, Reader, named_leaves
 
 BYTES = {"float32": 4, "bfloat16": 2}

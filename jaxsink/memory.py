@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
-from jaxsink.cli import human_bytes
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.progress import human_bytes
 
 WEIGHTS, ACTIVATIONS, RECORDS, LOGITS = "weights", "activations", "records", "logits"
 MAPS, CACHE, INTERVENTION = "attention maps", "keys and values", "intervention"
@@ -69,7 +70,7 @@ def tree_bytes(tree: Any) -> int:
 
 def wait_on_cpu(array: Any) -> None:
     """A CPU says that memory ran out when a result is read, not when the program is started; others say so at once."""
-    if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+    if isinstance(array, jax.Array) and not isinstance(array, Tracer):
         platforms = {device.platform for device in array.devices()}
         if platforms == {"cpu"}:
             jax.block_until_ready(array)

@@ -243,7 +243,7 @@ def stored_dtype(model: str) -> str:
     from jaxsink.storage import MANIFEST, Reader
 
     path = resolve(model)
-    return Reader(path).dtype if (path / MANIFEST).is_file() else describe_foreign(path)[1]
+    return Reader(path).dtype if (path / MANIFEST).is_file() else describe_foreign(path)[1] or "float32"
 
 
 def own_tokenizer(model: str) -> Tokenizer:

@@ -19,13 +19,13 @@ import numpy as np
 from jaxsink import record as recorders
 from jaxsink import reduce
 from jaxsink.checkpoint import describe_place
-from jaxsink.cli import human_bytes
 from jaxsink.cloud import local
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.models import resolve
 from jaxsink.names import no_such_model
 from jaxsink.origin import Origin
+from jaxsink.progress import human_bytes
 from jaxsink.sampling.generation import end_ids
 from jaxsink.sampling.recommend import recommended
 from jaxsink.tokenizer import Tokenizer

@@ -86,7 +86,7 @@ def images(axes: Axes) -> list[dict[str, Any]]:
     """Rows of values with the data coordinates of the picture's sides (left, right, bottom, top)."""
     found = []
     for image in axes.images:
-        values = np.ma.filled(image.get_array(), np.nan)
+        values = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
         if values.ndim == 2 and values.size <= CELLS:
             rows = values if image.origin == "upper" else values[::-1]  # the first row is the upper one
             found.append({"extent": numbers(image.get_extent()), "rows": [numbers(row) for row in rows]})
