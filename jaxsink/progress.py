@@ -133,7 +133,7 @@ def progress(costs: Sequence[int]) -> Iterator[tuple[Callable[[str], None], Call
 @contextmanager
 def bytes_progress() -> Iterator[Callable[[str, int, int], None]]:
     """For work on files: `progress(what, done, total)`, in bytes."""
-    with reporting(), stage("reading", unit="bytes") as task:
+    with stage("reading", unit="bytes") as task:
         last = ""
 
         def progress(what: str, done: int, total: int) -> None:

@@ -414,7 +414,7 @@ def test_the_canvas_fills():
     screen.now = 1.0
     display(1, np.array([[7, 8, 0, 0, 55, 0]]), np.array([[-1, -1, -1, -1, 0, -1]]))
     assert screen.shown(display) == ["░░░ ░░░ 55 ░░░"]
-    assert display.detail(1, 1) == "step 1/4, 1.0 tokens/s"
+    assert display.detail(1) == "1.0 tokens/s"
     display(2, np.array([[7, 8, 0, 123, 55, 0]]), np.array([[-1, -1, -1, 1, 0, -1]]))
     assert screen.shown(display) == ["░░░ 123 55 ░░░"]
     text = screen.canvas.text(np.array([7, 8, 0, 123, 55, 0]), np.array([-1, -1, -1, 1, 0, -1]), np.arange(6) == 3)
@@ -451,7 +451,7 @@ def test_the_display_reads_the_sinks_of_the_last_step():
     record[0, :, :, 1], record[1, :2, :, 0] = 1.0, 0.75
     display(2, tokens, committed, record={live.LIVE: record, "entropy": None})
     assert display._sinks is not None and display._sinks.tolist() == [0.5, 0, 0, 0]
-    assert display.detail(2, 0) == "step 2/4, 1 sinks"
+    assert display.detail(0) == "1 sinks"
     display(3, tokens, committed, record={live.LIVE: np.zeros_like(record)})  # the row has ended
     assert display._sinks.tolist() == [0.5, 0, 0, 0]
 
@@ -546,7 +546,7 @@ def test_a_terminal_gets_the_display_and_the_same_text(capsys, monkeypatch, chat
         assert call(chatty, "Hi", "--no-chat", "--tokens", 8, "--delay", 0.2) == 0
     captured = capsys.readouterr()
     assert captured.out == live.printable(plain["text"]) + "\n"
-    assert "step 4/8" in captured.err and "░" in captured.err and "sinks" in captured.err
+    assert "4 of 8 steps" in captured.err and "░" in captured.err and "sinks" in captured.err
     assert re.search(r"8 tokens in 8 steps, [\d.]+ s \([\d.]+ tokens/s\), after [\d.]+ s of compiling", captured.err)
     assert call(chatty, "Hi", "--no-chat", "--tokens", 8, "--no-live") == 0
     assert capsys.readouterr().err == ""

@@ -273,6 +273,7 @@ def test_pci_cards_of_accelerators(tmp_path):
         ({}, False, False, None),
         ({"JAX_PLATFORMS": "tpu"}, True, False, "tpu"),
         ({"TPU_NAME": "v5e"}, True, False, None),
+        ({"TPU_SKIP_MDS_QUERY": "1", "TPU_LIBRARY_PATH": "/x/libtpu.so"}, True, False, "cpu"),
         ({"JAX_FORCE_TPU_INIT": "1"}, True, False, None),
     ],
 )

@@ -226,14 +226,13 @@ def execute(job: Job, model: Any, args: argparse.Namespace, console: Console | N
         inline = job.start < len(job.ids)
         canvas = live.Canvas(console, live.Pieces(job.tokenizer), padding + job.start, mask_id, padding, inline)
         record[live.LIVE] = received().then(sink_share())
-    positions = job.sampler.length + (0 if mask_id is None else job.ids.count(mask_id))
     delay = args.delay if canvas is not None else 0.0
     pace = live.FRAME if console is not None else live.PLAIN
     steps = 1 if delay else steps_per_frame(model, 1 if job.is_autoregressive else job.length, pace)
     stream = min(stream, every * max(1, steps // every))
     with CompileClock() as clock:
         display = live.Display(canvas, job.total, lambda: clock.running, delay)
-        with stage("compiling", total=positions, unit="tokens", body=display) as display.task:
+        with stage("compiling", total=job.total, unit="steps", body=display) as display.task:
             gen = generate(
                 model,
                 [job.ids],

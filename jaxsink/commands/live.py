@@ -174,7 +174,7 @@ class Display:
             share = np.asarray(record[LIVE])[-1, :, 0].mean(axis=0)
             self._sinks = share if share.any() else self._sinks  # none: the row has ended
         done = int((self._committed >= 0).sum())
-        self.task.update(done, "writing", self.detail(step, done))
+        self.task.update(step, "writing", self.detail(done))
         if now - self._drawn >= FRAME or step >= self.total:
             self._drawn = now
             self.task.draw()
@@ -188,8 +188,8 @@ class Display:
         lines, where = self.canvas.lines(self.canvas.text(self._tokens, self._committed, fresh, self._sinks))
         return Group(*lines, Text(where, style="dim"))
 
-    def detail(self, step: int, done: int) -> str:
+    def detail(self, done: int) -> str:
         ran = self._ran()
         rate = f"{done / ran:.{0 if done > 100 * ran else 1}f} tokens/s" if done and ran > 1e-3 else ""
         sinks = "" if self._sinks is None else f"{int((self._sinks >= FEW).sum())} sinks"
-        return ", ".join(part for part in (f"step {step}/{self.total}", rate, sinks) if part)
+        return ", ".join(part for part in (rate, sinks) if part)

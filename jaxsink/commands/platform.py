@@ -13,14 +13,14 @@ from pathlib import Path
 
 DEVICES = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "nvidiactl", "dxg", "kfd")  # in /dev: TPUs and GPUs
 GOOGLE = "0x1ae0"
+SET_BY_JAX = {"TPU_SKIP_MDS_QUERY", "TPU_LIBRARY_PATH"}  # TPU or not; a notebook hands them on to us
 NO_TPU = ("0x001f", "0x0042")  # Google's disks and network cards
 
 
 def use_cpu_if_alone() -> None:
     """Set JAX_PLATFORMS=cpu where nothing else can run; what the user has set stands."""
-    decided = "jax" in sys.modules or any(
-        name.startswith(("JAX_PLATFORM", "JAX_FORCE_TPU", "TPU_")) for name in os.environ
-    )
+    named = [name for name in os.environ if name.startswith(("JAX_PLATFORM", "JAX_FORCE_TPU", "TPU_"))]
+    decided = "jax" in sys.modules or set(named) - SET_BY_JAX
     if not decided and find_spec("libtpu") is not None and not has_accelerator():
         os.environ["JAX_PLATFORMS"] = "cpu"
 
