@@ -24,7 +24,7 @@ def run(study: Study) -> Finding:
             f"{subject.name}\nmean of all heads"
         )
         restless = plot_received(gallery.generation, rule=Threshold(study.eps), ax=line[1])
-        restless.set_title(f"{subject.name}\nmoves most: {restless.get_title(loc='left')}")
+        plots.title_of_head(restless, subject.name, gallery.tracks.jumps[:, 0].any())
         largest = np.where(gallery.real[:, None, :, None], gallery.scores, 0).max(axis=-1)
         per_prompt = np.array(
             [largest[gallery.counted[:, row], :, row].mean() for row in range(len(gallery.tokens))]

@@ -27,9 +27,10 @@ def draw(axis: Any, gallery: Gallery) -> None:
         gallery.generation, layer=layer, head=head, rule=rule, ax=axis, color=plots.COLOURS[1], lw=2.4, alpha=0.6,
         marker="", label="strongest sink",
     )  # fmt: skip
-    plot_trajectory(
-        gallery.generation, rule=rule, others=False, ax=axis, color=plots.COLOURS[0], marker="", label="moves most"
-    )
+    if gallery.tracks.jumps[:, 0].any():
+        plot_trajectory(
+            gallery.generation, rule=rule, others=False, ax=axis, color=plots.COLOURS[0], marker="", label="moves most"
+        )
 
 
 def run(study: Study) -> Finding:
@@ -39,7 +40,7 @@ def run(study: Study) -> Finding:
         gallery = study.gallery(subject)
         tracks = gallery.tracks
         draw(axis, gallery)
-        axis.set_title(f"{subject.name}\nmoves most: {axis.get_title(loc='left')}")
+        plots.title_of_head(axis, subject.name, tracks.jumps[:, 0].any())
         seen = np.maximum(gallery.present.sum(axis=(0, 1, 3)), 1)
         first = bootstrap((gallery.present & (gallery.sink_place == 0)).sum(axis=(0, 1, 3)) / seen)
         jumps = bootstrap(tracks.jumps.sum(axis=(0, 2)) / seen)

@@ -127,6 +127,18 @@ def test_figure_4_marks_where_the_sink_jumps(figures: dict[str, Figure]) -> None
     assert arrow.xy[0] == frames[1] and arrow.xyann[0] == frames[0]
 
 
+def test_the_title_says_whether_the_head_was_chosen_because_its_sink_moves() -> None:
+    for moves, title in (
+        (True, "x\nmoves most: layer 1, head 2"),
+        (False, "x: no sink moves\nstrongest: layer 1, head 2"),
+    ):
+        with plots.styled():
+            axis = plots.canvas()[1][0, 0]
+            axis.set_title("layer 1, head 2")
+            plots.title_of_head(axis, "x", moves)
+            assert axis.get_title() == "" and axis.get_title(loc="left") == title
+
+
 def test_pdf_svg_and_png_are_written_and_equal_figures_give_equal_files(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         figure, axes = plots.canvas()

@@ -67,6 +67,12 @@ def whole_ticks(axis: Axes, x: bool = True, y: bool = False) -> None:
             side.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
+def title_of_head(axis: Axes, model: str, moves: bool) -> None:
+    """The model, and why this head is shown: `plot_received` and the like take the strongest sink where none moves."""
+    why = f"{model}\nmoves most" if moves else f"{model}: no sink moves\nstrongest"
+    axis.set_title(f"{why}: {axis.get_title(loc='left')}")
+
+
 def shared_legend(figure: Figure, columns: int = 4) -> None:
     """One legend below all pictures of a figure, each label once."""
     entries: dict[str, Any] = {}
