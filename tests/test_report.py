@@ -117,6 +117,7 @@ def test_drawings_follow_the_theme_and_bring_no_script(tmp_path: Path) -> None:
     drawn = figures.figure_html(tmp_path / "f1.svg", "t")
     assert not re.search("script|foreignObject|<style|<a |onload|passwd|xmlns", drawn)
     assert 'style="fill: none"' in drawn and "stroke: currentColor" in drawn and "#000000" not in drawn
+    assert 'width="420"' in drawn and 'height="120"' not in drawn  # 1.4 times the printed size
     assert 'id="f1-tick"' in drawn and 'href="#f1-tick"' in drawn and "#0072b2" in drawn
     (tmp_path / "f1.svg").write_text("<html/>")
     with pytest.raises(JaxsinkError, match=r"f1\.svg is not a valid SVG drawing: it starts with html"):

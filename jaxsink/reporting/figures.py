@@ -16,6 +16,7 @@ TAGS = {
     "svg", "g", "defs", "path", "use", "image", "clipPath", "rect", "line", "polyline", "polygon", "circle", "ellipse",
     "text", "tspan", "title", "desc", "linearGradient", "radialGradient", "stop", "pattern", "mask", "marker",
 }  # fmt: skip
+SCALE = 1.4  # figures have the size and type of a printed page, which is small on a screen
 INK, PAPER = "#000000", "#ffffff"  # matplotlib's
 NAME = re.compile(r"url\(\s*#([^)]*)\)")
 
@@ -67,6 +68,10 @@ def inline_svg(data: bytes, figure: Path, alt: str) -> str:
     if local(root.tag) != "svg":
         raise JaxsinkError(f"{figure} is not a valid SVG drawing: it starts with {local(root.tag)}.")
     clear_paper(root)
+    width = re.fullmatch(r"([\d.]+)(pt|px)?", root.get("width", ""))
+    if width:
+        root.set("width", f"{SCALE * float(width[1]):g}{width[2] or ''}")
+        root.attrib.pop("height", None)  # follows from the width
     return "".join(write(root, f"{figure.stem}-", f' role="img" aria-label="{alt}"'))
 
 
