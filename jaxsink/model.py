@@ -198,7 +198,7 @@ def _forward(
 def _bytes_needed(model: Model, tokens: Array, *inputs: Any) -> dict[str, int]:
     """Of one pass, by what fills them; inputs: those of `_forward`."""
     *arrays, recorders, backend, mesh = inputs
-    run = partial(_forward.__wrapped__, recorders=recorders, backend=backend, mesh=mesh)
+    run = partial(_forward, recorders=recorders, backend=backend, mesh=mesh)
     logits_, records, _ = jax.eval_shape(run, model, tokens, *arrays)
     batch, length = tokens.shape
     maps = 4 * batch * model.config.heads * length**2 if backend == "naive" else 0

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from jaxsink.tokenizer import Tokenizer
 
 EXAMPLES = """examples:
-  jaxsink generate ./llada "Why is the sky blue?"                 watch the canvas being unmasked
-  jaxsink generate ./llada - --tokens 256 --steps 64 < question.txt
-  jaxsink generate ./smollm2 "Once upon a time" --no-chat --temperature 0.8 --seed 7
-  jaxsink generate ./dream "2 + 2 =" --json | jq .text
-  jaxsink generate ./llada "Hello" --record run.npz --record-what received,entropy --every 4
-  jaxsink generate ./tiny --ids 5,17,3 --tokens 16                checkpoint without a tokenizer
+  jaxsink generate mini-llada "Mia has 4 apples and Ben has 3 apples. How many apples do they have together?"
+  jaxsink generate mini-dream "Mia has 4 apples. She gives 3 apples to Ben. How many apples does Mia have?" --steps 16
+  jaxsink generate mini-llama "Mia has 4 apples." --no-chat --temperature 0.8 --seed 7
+  jaxsink generate mini-llada "Mia has 4 apples." --record run.npz --record-what received,entropy --every 4 --overwrite
+  jaxsink generate mini-llada --ids 1,45,17 --tokens 16 --json     ids instead of text
+  jaxsink generate GSAI-ML/LLaDA-8B-Instruct "Why is the sky blue?"   from the hub, converted once
 
 A model brings the sampler that it was made for, with all its settings (`jaxsink models` lists them); each option changes
 one of them.
@@ -46,7 +46,7 @@ def add_parser(commands: Commands) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", help="converted checkpoint or Hugging Face directory")
+    parser.add_argument("model", metavar="MODEL", help="name, hub id, converted checkpoint or Hugging Face directory")
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="text; - reads it from stdin")
     prompt = parser.add_argument_group("prompt")
     prompt.add_argument("--ids", metavar="1,2,3", help="token ids instead of PROMPT")
