@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from jaxsink.tokenizer import Tokenizer
 
 EXAMPLES = """examples:
-  jaxsink generate mini-llada "Mia has 4 apples and Ben has 3 apples. How many apples do they have together?"
-  jaxsink generate mini-dream "Mia has 4 apples. She gives 3 apples to Ben. How many apples does Mia have?" --steps 16
-  jaxsink generate mini-llama "Mia has 4 apples." --no-chat --temperature 0.8 --seed 7
-  jaxsink generate mini-llada "Mia has 4 apples." --record run.npz --record-what received,entropy --every 4 --overwrite
-  jaxsink generate mini-llada --ids 1,45,17 --tokens 16 --json     ids instead of text
+  jaxsink generate mini-llada "Tom has 11 flowers and gives 7 flowers to Max. How many flowers does Tom have left?"
+  jaxsink generate mini-dream "A bus has 12 people. Then 9 get off, 7 get on and 3 get off. How many people are on the bus?"
+  jaxsink generate mini-llama "Tom has 11 flowers" --no-chat --temperature 0.8 --seed 7
+  jaxsink generate mini-llada "Tom has 11 flowers." --record run.npz --record-what received,entropy --every 4 --overwrite
+  jaxsink generate mini-llada --ids 1,45,17 --tokens 16 --json        ids instead of text
   jaxsink generate GSAI-ML/LLaDA-8B-Instruct "Why is the sky blue?"   from the hub, converted once
 
 A model brings the sampler that it was made for, with all its settings (`jaxsink models` lists them); each option changes
