@@ -288,5 +288,6 @@ def test_inspect_nothing(tmp_path: Path, capsys: Any) -> None:
     assert (code, out) == (2, "")
     assert (
         err
-        == f"jaxsink: there is no checkpoint at {tmp_path / 'nothing'}, and no published model of that name is known.\n"
+        == f"jaxsink: there is no checkpoint at {tmp_path / 'nothing'}; give a converted one, a Hugging Face directory, a "
+        "hub id (owner/name), or a name that `jaxsink models` lists.\n"
     )

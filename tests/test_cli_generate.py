@@ -184,6 +184,17 @@ def test_when_a_model_is_for_chats(tmp_path, names, brings, expected):
     assert not found.prefers_chat(SimpleNamespace(template=None, brings_template=brings))  # type: ignore[arg-type]
 
 
+def test_the_library_takes_chats_too(chatty):
+    model = jaxsink.load(chatty)
+    sampler = jaxsink.LLaDASampler(8, 8, 8)
+    out = jaxsink.generate(model, ["Hi", "Hello"], sampler, chat=True)
+    same = jaxsink.generate(model, [model.tokenizer.chat("Hi"), model.tokenizer.chat("Hello")], sampler)
+    np.testing.assert_array_equal(out.tokens, same.tokens)
+    assert out.texts == same.texts
+    plain = jaxsink.generate(model, ["Hi", "Hello"], sampler)
+    assert plain.prompt_length < out.prompt_length
+
+
 def test_names_come_from_the_path_the_hub_cache_and_the_source(chatty):
     assert model_names("/a/base/models--x--Tiny-Instruct/snapshots/0f2a") == ["models--x--Tiny-Instruct", "0f2a"]
     assert model_names("chat/LLaDA-8B.gguf") == ["LLaDA-8B.gguf"]

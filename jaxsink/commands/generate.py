@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from jaxsink.tokenizer import Tokenizer
 
 EXAMPLES = """examples:
-  jaxsink generate ./llada "Why is the sky blue?"                 watch the canvas being unmasked
-  jaxsink generate mini-llada "Mia has 4 apples." --delay 0.2     a small model, slowed down to be watched
+  jaxsink generate mini-llada "Tom has 11 flowers and gives 7 flowers to Max. How many flowers does Tom have left?"
+  jaxsink generate mini-dream "A bus has 12 people. Then 9 get off. How many people are on the bus?" --delay 0.2
+  jaxsink generate mini-llama "Tom has 11 flowers" --no-chat --temperature 0.8 --seed 7
+  jaxsink generate mini-llada "Tom has 11 flowers." --record run.npz --record-what received,entropy --every 4
+  jaxsink generate mini-llada --ids 1,45,17 --tokens 16 --json        ids instead of text
   jaxsink generate ./llada - --tokens 256 --steps 64 < question.txt
-  jaxsink generate ./smollm2 "Once upon a time" --no-chat --temperature 0.8 --seed 7
   jaxsink generate ./dream "2 + 2 =" --json | jq .text
-  jaxsink generate ./llada "Hello" --record run.npz --record-what received,entropy --every 4
-  jaxsink generate ./tiny --ids 5,17,3 --tokens 16                checkpoint without a tokenizer
+  jaxsink generate GSAI-ML/LLaDA-8B-Instruct "Why is the sky blue?"   from the hub, converted once
 
 A model brings the sampler that it was made for, with all its settings (`jaxsink models` lists them); each option changes
 one of them.
@@ -47,7 +48,7 @@ def add_parser(commands: Commands) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", help="converted checkpoint or Hugging Face directory")
+    parser.add_argument("model", metavar="MODEL", help="name, hub id, converted checkpoint or Hugging Face directory")
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="text; - reads it from stdin")
     prompt = parser.add_argument_group("prompt")
     prompt.add_argument("--ids", metavar="1,2,3", help="token ids instead of PROMPT")

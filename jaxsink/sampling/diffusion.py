@@ -23,7 +23,7 @@ from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, 
 from jaxsink.parallel.rows import keep_rows
 from jaxsink.record import Recorder
 from jaxsink.sampling import noise
-from jaxsink.sampling.intervene import Previous, check_edit, check_effect, effect, no_effect, ranks_on_clean
+from jaxsink.sampling.intervene import Previous, check_edit, effect, no_effect, ranks_on_clean
 from jaxsink.sampling.records import Plan, packed, zeros_like_shapes
 from jaxsink.sampling.samplers import Canvas, Window
 
@@ -202,7 +202,6 @@ def next_drop(carry: Any, mask: Array, given: Given, settings: Settings) -> Arra
     if settings.intervene is None:
         return None
     wanted = settings.intervene(previous_step(carry, mask, given, settings))
-    check_effect(wanted, carry.drop.shape)
     return effect(wanted, mask[None, :, None, :] & (carry.step > 0))
 
 
