@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import tempfile
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +21,7 @@ from jaxsink.writing import Writer, writer
 
 from . import hub
 from .gguf_source import GgufSource
+from .hashing import FileHashes
 from .load import open_source, tokenizer_files
 from .plan import Plan, check_tied_copy, make_plan, read_piece
 from .source import Source, check_file, read_json
@@ -71,17 +69,18 @@ def convert(
     plan = make_plan(source, path, ignore_settings, mask_id)
     dtype = plan.dtype if dtype is None else dtype_name(dtype)
     size = plan.bytes(dtype)
-    check_space(target if isinstance(target, Path) else Path(tempfile.gettempdir(), "checkpoint"), size)
-
     origin: dict[str, Any] = {"kind": source.kind, "path": str(src), "revision": commit}
     report = Report(str(src), str(target), plan.family.name, dtype, len(source.tensors), plan.parameters, size, commit)
     sampler = recommended_entry(plan.config, [*model_names(str(src)), *model_names(str(path.absolute()))])
     with writer(target, plan.config, dtype, origin, overwrite, sampler) as out:
+        check_space(out.folder.parent, size)  # now that nothing is left of a run that was killed
         carried = carry_tokenizer(source, path, out.folder)
         report.warnings = [*plan.notes, *check_tokenizer(out.folder, path, plan)]
-        with FileHashes([*source.files, *carried]) as hashes:
+        with FileHashes([*source.files, *carried], source.read_in_order) as hashes:
             check_tied_copy(plan, source)
+            source.listener = hashes.add
             stream(plan, source, dtype, out, progress)
+            source.listener = None
             origin["files"] = hashes.result()
         out.finish()
         if verify:
@@ -112,12 +111,15 @@ def check_apart(source: Path, target: Path) -> None:
         )
 
 
-def check_space(target: Path, size: int) -> None:
+def check_space(folder: Path, size: int) -> None:
     """Before anything is written: is there room for it?"""
-    folder = next((parent for parent in target.parents if parent.is_dir()), Path("/"))
-    free = shutil.disk_usage(folder).free
-    if free < size + SPARE_BYTES:
-        raise JaxsinkError(f"{folder} has {human_bytes(free)} free, and the checkpoint needs {human_bytes(size)}.")
+    free, needed = shutil.disk_usage(folder).free, size + SPARE_BYTES
+    if free < needed:
+        raise JaxsinkError(
+            f"{folder} has {human_bytes(free)} free, and converting needs {human_bytes(needed)} ({human_bytes(size)} for "
+            f"the weights, and {human_bytes(SPARE_BYTES)} to spare); free {human_bytes(needed - free)} or choose another "
+            "place."
+        )
 
 
 def stream(plan: Plan, source: Source, dtype: str, out: Writer, progress: Progress) -> None:
@@ -156,43 +158,3 @@ def check_tokenizer(folder: Path, path: Path, plan: Plan) -> list[str]:
     except JaxsinkError as error:
         raise JaxsinkError(str(error).replace(str(folder), str(path))) from error
     return [warning.replace(str(folder), str(path)) for warning in warnings]
-
-
-class FileHashes:
-    """sha256 of the source files, computed beside the conversion."""
-
-    def __init__(self, files: list[Path]):
-        self.files = files
-        self.found: list[dict[str, Any]] = []
-        self.error: OSError | None = None
-        self.stopped = False
-        self.thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> FileHashes:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stopped = True
-        self.thread.join()
-
-    def _run(self) -> None:
-        block = memoryview(bytearray(1 << 20))
-        try:
-            for file in self.files:
-                if self.stopped:
-                    return
-                digest, size = hashlib.sha256(), 0
-                with file.open("rb", buffering=0) as opened:
-                    while not self.stopped and (count := opened.readinto(block)):
-                        digest.update(block[:count])
-                        size += count
-                self.found.append({"name": file.name, "bytes": size, "sha256": digest.hexdigest()})
-        except OSError as error:
-            self.error = error
-
-    def result(self) -> list[dict[str, Any]]:
-        self.thread.join()
-        if self.error is not None:
-            raise JaxsinkError(f"cannot read {self.error.filename}: {self.error.strerror}.")
-        return self.found

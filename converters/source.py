@@ -11,6 +11,7 @@ import json
 import os
 import stat
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.loading import host_array
 from jaxsink.storage import first_line
 
 FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -44,6 +46,8 @@ class Source(ABC):
     generation: dict[str, Any]
     files: list[Path]  # what the manifest hashes
     tensors: dict[str, TensorInfo]
+    read_in_order: frozenset[Path] = frozenset()  # files whose tensors lie in them as they are …
+    listener: Callable[[Path, int, np.ndarray], None] | None = None  # … and who hears of them: (file, offset, tensor)
 
     @abstractmethod
     def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
@@ -159,11 +163,15 @@ class SafetensorsSource(Source):
                 self._offsets[name] = offset
         check_against_index(self.tensors, where)
         self.files = [*settings, *index, *weights]
+        self.read_in_order = frozenset(weights)
 
     def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
         info = self.tensors[name]
         if index is None:
-            return read_array(info.file, self._offsets[name], info.shape, info.dtype, name)
+            value = read_array(info.file, self._offsets[name], info.shape, info.dtype, name)
+            if self.listener is not None:
+                self.listener(info.file, self._offsets[name], value)
+            return value
         with _open(info.file) as opened:
             return opened.get_slice(name)[index]
 
@@ -199,7 +207,7 @@ def _open(file: Path) -> Any:
 
 def read_array(file: Path, offset: int, shape: tuple[int, ...], dtype: str, name: str) -> np.ndarray:
     """One tensor, read rather than mapped: a mapped file that cannot be read would kill the process."""
-    value = np.empty(shape, NUMPY[dtype])
+    value = host_array(shape, NUMPY[dtype])
     read_bytes(file, offset, value.reshape(-1).view(np.uint8), name)
     return value
 

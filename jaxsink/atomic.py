@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -91,18 +92,56 @@ def _lock(folder: Path) -> int | None:
     except OSError as error:
         raise JaxsinkError(f"cannot write to {folder.parent}: {error.strerror}.") from error
     try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        return _hold(folder)
+    except BlockingIOError as error:
+        raise JaxsinkError(f"another process is writing to {folder}; wait for it to end.") from error
+
+
+def _hold(folder: Path) -> int | None:
+    """A handle that locks a folder; None if it is gone, BlockingIOError if another process has it."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
             return handle
-    except BlockingIOError as error:
+    except BlockingIOError:
         os.close(handle)
-        raise JaxsinkError(f"another process is writing to {folder}; wait for it to end.") from error
+        raise
     os.close(handle)
     return None
+
+
+@contextmanager
+def scratch_directory(purpose: str) -> Iterator[Path]:
+    """A folder among the system's temporary files, gone at the end; before, those that killed processes left are removed."""
+    root, prefix = Path(tempfile.gettempdir()), f"jaxsink-{purpose}-"
+    for left in root.glob(f"{prefix}*"):
+        with suppress(OSError), _owned(left):  # OSError: a living process or another user has it
+            shutil.rmtree(left)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        with suppress(OSError):  # another process may just look whether anybody owns it, and remove it
+            if (handle := _hold(folder)) is not None:
+                break
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+@contextmanager
+def _owned(folder: Path) -> Iterator[None]:
+    handle = _hold(folder)
+    if handle is None:
+        raise FileNotFoundError(folder)
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def _finish_replacing(path: Path, old: Path) -> None:

@@ -44,16 +44,17 @@ class ModelProgram:
         update_wrapper(self, function)
         self.__wrapped__ = function
 
-    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._chosen(model)(model, *args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._chosen(args, kwargs)(*args, **kwargs)
 
-    def lower(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(...).lower`: the program for weights and inputs that may be shapes."""
-        return self._chosen(model).lower(model, *args, **kwargs)
+        return self._chosen(args, kwargs).lower(*args, **kwargs)
 
-    def _chosen(self, model: Any) -> Any:
-        inside = isinstance(jnp.zeros(()), Tracer)  # options are for whole programs, not for parts of another one
-        return self._plain if inside or compiler_options(model) is None else self._on_cpu
+    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Options are for whole programs, not for parts of one that is being traced."""
+        traced = any(isinstance(x, Tracer) for x in (jnp.zeros(()), *jax.tree.leaves((args, kwargs))))
+        return self._plain if traced or compiler_options(args[0]) is None else self._on_cpu
 
 
 def model_jit(*, static: Sequence[str] = (), donated: Sequence[str] = ()) -> Callable[..., ModelProgram]:

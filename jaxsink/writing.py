@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsink.atomic import new_directory
+from jaxsink.atomic import new_directory, scratch_directory
 from jaxsink.cloud import check_free, is_remote, send
 from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
@@ -137,10 +136,10 @@ def writer(
     """
     if is_remote(path):
         check_free(path, overwrite)
-        with tempfile.TemporaryDirectory(prefix="jaxsink-") as folder:
-            with writer(Path(folder) / "checkpoint", config, dtype, source, sampler=sampler) as out:
+        with scratch_directory("upload") as folder:
+            with writer(folder / "checkpoint", config, dtype, source, sampler=sampler) as out:
                 yield out
-            send(Path(folder) / "checkpoint", path, overwrite)
+            send(folder / "checkpoint", path, overwrite)
         return
     manifest = {
         "format": FORMAT,

@@ -135,7 +135,7 @@ def test_target_below_a_file_or_nowhere(tmp_path: Path, capsys: Any) -> None:
     for target, words in {
         tmp_path / "file" / "out": ("file", "Not a directory"),
         tmp_path / "file" / "deeper" / "out": ("deeper", "Not a directory"),
-        Path("/proc/out"): ("/proc", "0 B free"),
+        Path("/proc/out"): ("/proc", "No such file"),
         tmp_path / ("long" * 100): ("File name too long",),
     }.items():
         code, out, err = run(capsys, "convert", source, target)
@@ -176,6 +176,21 @@ def test_too_little_room_is_seen_before(tmp_path: Path, capsys: Any, monkeypatch
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(2**40, 2**40, 50_000_000))
     result = run(capsys, "convert", source, tmp_path / "out")
     assert_refused(result, tmp_path / "out", str(tmp_path), "47.68 MiB free")
+    assert "needs 64.04 MiB (43.59 KiB for the weights, and 64.00 MiB to spare); free 16.36 MiB" in result[2]
+
+
+def test_what_a_killed_run_left_does_not_count_as_used(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    source, model = make(tmp_path / "source", "llama")
+    left = tmp_path / ".out.partial" / "weights"
+    left.mkdir(parents=True)
+    (left / "half").write_bytes(bytes(1000))
+
+    def disk_usage(folder: Any) -> Any:
+        return shutil._ntuple_diskusage(2**40, 2**40, 0 if (left / "half").exists() else 2**39)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    converted(capsys, source, tmp_path / "out")
+    assert_same(jaxsink.load(tmp_path / "out"), model)
 
 
 @pytest.fixture

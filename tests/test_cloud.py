@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +78,32 @@ def test_an_upload_that_was_interrupted_is_no_checkpoint_and_can_be_done_again(
         jaxsink.load(URL)
     jaxsink.save(random_model("mini-llada"), URL, overwrite=True)
     assert jaxsink.load(URL).config.family == "llada"
+
+
+def test_what_killed_uploads_left_is_cleared_and_living_ones_are_not_touched(
+    bucket: FakeBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    code = """if True:
+        import sys, tempfile
+        from jaxsink.atomic import scratch_directory
+        tempfile.tempdir = sys.argv[1]
+        with scratch_directory("upload") as folder:
+            (folder / "weights").write_text("16 GB")
+            print(folder, flush=True)
+            sys.stdin.read()
+    """
+    command = [sys.executable, "-c", code, str(tmp_path / "temporary")]
+    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    dead, alive = (Path(process.stdout.readline().strip()) for process in started if process.stdout is not None)
+    started[0].kill()
+    started[0].communicate()
+    assert (dead / "weights").exists()
+    jaxsink.save(random_model("mini-llada"), URL)
+    assert not dead.exists() and (alive / "weights").exists()
+    started[1].communicate("")
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_convert_and_the_commands_take_buckets(bucket: FakeBucket, tmp_path: Path, capsys) -> None:

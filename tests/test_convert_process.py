@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from checkpoints import assert_refused, assert_same, converted, make, run
 
@@ -198,15 +200,53 @@ def test_verify_in_groups_and_without_parity(tmp_path: Path, capsys: Any, monkey
 
 
 def test_hashing_stops_with_the_conversion(tmp_path: Path) -> None:
-    from jaxsink_converters.convert import FileHashes
+    from jaxsink_converters.hashing import FileHashes
 
-    (tmp_path / "large").write_bytes(bytes(1 << 20))
-    with FileHashes([tmp_path / "large"] * 100_000) as hashes:
+    files = [tmp_path / str(number) for number in range(2000)]
+    for file in files:
+        file.write_bytes(bytes(1 << 14))
+    with FileHashes(files) as hashes:
         pass
     assert not hashes.thread.is_alive()
-    assert len(hashes.found) < 100_000
+    assert any(found.position == 0 for found in hashes.hashes.values())
     with FileHashes([tmp_path / "missing"]) as hashes, pytest.raises(JaxsinkError, match="missing: No such file"):
         hashes.result()
+
+
+def test_weights_are_hashed_as_they_are_read(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    """Only the header of a safetensors file is read for its hash."""
+    from jaxsink_converters.hashing import FileHash
+
+    source, _ = make(tmp_path / "source", "llama")
+    original, positions = FileHash.read, []
+
+    def read(self: FileHash, end: int | None = None) -> None:
+        begin = self.position
+        original(self, end)
+        if self.file.suffix == ".safetensors":
+            positions.append(self.position - begin)
+
+    monkeypatch.setattr(FileHash, "read", read)
+    converted(capsys, source, tmp_path / "out")
+    files = json.loads((tmp_path / "out" / "jaxsink.json").read_text())["source"]["files"]
+    weights = source / "model.safetensors"
+    header = 8 + int.from_bytes(weights.read_bytes()[:8], "little")
+    assert positions == [header, 0]
+    for found in files:
+        data = (source / found["name"]).read_bytes()
+        assert (found["bytes"], found["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+def test_parts_of_a_file_in_any_order_have_its_hash(tmp_path: Path) -> None:
+    from jaxsink_converters.hashing import FileHashes
+
+    file, data = tmp_path / "file", np.random.default_rng(0).integers(0, 256, 5000).astype(np.uint8)
+    file.write_bytes(data)
+    for order in ([0, 1, 2, 3], [2, 0, 1, 3], [1], []):
+        with FileHashes([file], frozenset([file])) as hashes:
+            for part in order:
+                hashes.add(file, 1000 * part + 7, data[1000 * part + 7 :][:1000])
+            assert hashes.result()[0]["sha256"] == hashlib.sha256(data).hexdigest(), order
 
 
 def test_without_the_converters(tmp_path: Path, monkeypatch: Any) -> None:
