@@ -83,6 +83,7 @@ def label_lines(axis: Axes) -> None:
 
     Call it last: it needs the final limits of the axes.
     """
+    axis.get_ylim()  # matplotlib fits limits to the data only when somebody asks
     ends = []
     for line in axis.get_lines():
         x, y = (np.asarray(values, float) for values in line.get_data())
