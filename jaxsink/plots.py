@@ -242,7 +242,7 @@ def _finish(ax: Axes, canvas: Canvas, label: str, own: bool) -> None:
         ax.figure.legend(loc="outside lower right", ncols=4, frameon=False, fontsize="small")
     if canvas.texts is None:
         return
-    room = ax.get_position().height * ax.figure.bbox.height / ax.figure.dpi * 72 / len(canvas.texts)  # points for each
+    room = ax.bbox.height * 72 / ax.figure.dpi / len(canvas.texts)  # points for each
     size = min(0.95 * room, LARGEST_TEXT)
     if size >= SMALLEST:
         font = get_font(findfont(FontProperties()))

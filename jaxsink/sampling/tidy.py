@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, install_hint
 from jaxsink.sampling.leaves import Leaf, leaves
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _library(name: str, method: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise JaxsinkError(f"{method} needs {name}, which is not installed; run `pip install {name}`.") from error
+        raise JaxsinkError(f"{method} needs {name}, which is not installed; {install_hint('pandas')}.") from error
 
 
 def _find(dim: str, wanted: Chosen, labels: np.ndarray) -> np.ndarray:

@@ -87,6 +87,7 @@ def label_lines(axis: Axes) -> None:
 
     Call it last: it needs the final limits of the axes.
     """
+    axis.get_ylim()  # matplotlib fits limits to the data only when somebody asks
     ends = []
     for line in axis.get_lines():
         x, y = (np.asarray(values, float) for values in line.get_data())
@@ -95,7 +96,7 @@ def label_lines(axis: Axes) -> None:
             ends.append((line, axis.transAxes.inverted().transform(axis.transData.transform((x[last], y[last])))[1]))
     ends.sort(key=lambda end: end[1])
     size = mpl.rcParams["font.size"]
-    gap = 1.25 * size / (72 * axis.get_position().height * axis.figure.bbox.height / axis.figure.dpi)
+    gap = 1.25 * size * axis.figure.dpi / 72 / axis.bbox.height
     heights = spread_out(np.array([height for _, height in ends]), gap)
     for (line, _), height in zip(ends, heights, strict=True):
         axis.annotate(
