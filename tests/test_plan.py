@@ -1,14 +1,19 @@
 """Planning, as far as it needs no TPU compiler: reading its text, times, roofline, cost, search, and messages."""
 
+import json
 import math
 from pathlib import Path
 
+import jax
 import pytest
 
 import jaxsink
 from jaxsink import cli
+from jaxsink.commands.plan import find_settings
+from jaxsink.commands.plan_tables import advice, totals
 from jaxsink.errors import JaxsinkError
-from jaxsink.plan import cost, planner, timing, topology
+from jaxsink.evals.settings import get_setting
+from jaxsink.plan import evaluation, planner, timing, topology
 from jaxsink.plan.compile import Compiled, Memory, needed_bytes
 from jaxsink.plan.hlo import group_size, parse_module
 from jaxsink.plan.job import Job
@@ -16,11 +21,13 @@ from jaxsink.plan.planner import check_mesh
 from jaxsink.plan.roofline import guess_step, read_bytes, roofline
 from jaxsink.plan.search import largest_batch
 from jaxsink.plan.topology import CHIPS, GIB, HOP, parse_topology
+from jaxsink.plan.workload import published_workload
 from jaxsink.sinks import MaskSinks
 
 V5E = CHIPS["v5e"]
 SLICE = parse_topology("v5e:2x4")
 LLADA = jaxsink.preset("llada-8b-instruct")
+AR = "llama-3.1-8b-instruct"
 JOB = Job(LLADA, jaxsink.LLaDASampler(256, 256, 32), batch=8, prompt=256)
 
 
@@ -159,28 +166,6 @@ def test_many_rows_go_along_the_data_axis_and_few_tokens_along_the_model_axis():
     assert step(decoding, 1) < step(decoding, 4)
 
 
-def test_table_1_is_all_questions_times_ten_conditions():
-    step = 2 * roofline(JOB, SLICE, 4e9).limit
-    bill = cost.table_1(JOB, SLICE, 4e9, step, price=2.0)
-    assert bill.settings == ("llada-8b-instruct/gsm8k/study", "llada-8b-instruct/humaneval/study")
-    seconds = 0.0
-    for questions, prompt, length in ((1319, 704, 256), (164, 192, 512)):
-        asked = JOB.replace(sampler=jaxsink.LLaDASampler(length, length, 32), prompt=prompt)
-        seconds += questions * 10 / 8 * length * 2 * roofline(asked, SLICE, 4e9).limit
-    assert bill.hours == pytest.approx(seconds / 3600)
-    assert bill.dollars == pytest.approx(bill.hours * 8 * 2.0)
-    assert cost.table_1(JOB, SLICE, 4e9, step, price=None).price == V5E.price
-
-
-def test_models_outside_the_study_follow_the_one_of_their_kind():
-    sdar = Job(jaxsink.preset("sdar-4b"), jaxsink.SDARSampler(256), batch=8, prompt=256)
-    assert cost.table_1(sdar, SLICE, 1e9, 0.01, None).settings[0] == "llada-8b-instruct/gsm8k/study"
-    qwen = Job(jaxsink.preset("qwen3-8b"), jaxsink.ARSampler(256), batch=8, prompt=256)
-    assert cost.table_1(qwen, SLICE, 1e9, 0.01, None).settings[0] == "llama-3.1-8b-instruct/gsm8k/study"
-    nameless = parse_topology("tpu7x:2x2x1")
-    assert cost.table_1(qwen, nameless, 1e9, 0.01, None).dollars is None
-
-
 @pytest.mark.parametrize(("slope", "start"), [(0.1, 8), (0.1, 128), (0.003, 16), (4.0, 1), (2.9, 4)])
 def test_the_largest_batch_is_one_that_was_compiled_and_close_to_the_limit(slope, start):
     tried = {}
@@ -194,6 +179,18 @@ def test_the_largest_batch_is_one_that_was_compiled_and_close_to_the_limit(slope
     assert tried[best] <= limit
     assert best >= 0.8 * int(11.4 / slope)
     assert len(tried) <= 5
+
+
+def test_no_more_than_are_wanted_are_tried():
+    tried = []
+
+    def need(batch):
+        tried.append(batch)
+        return batch * GIB
+
+    assert largest_batch(need, 100 * GIB, {8: 8.0 * GIB}, 8, most=24) == 24
+    assert tried and max(tried) == 24
+    assert largest_batch(need, 100 * GIB, {24: 24.0 * GIB}, 8, most=24) == 24 and max(tried) == 24
 
 
 def test_batches_stay_multiples_and_nothing_fits_where_the_weights_do_not():
@@ -277,6 +274,93 @@ def test_a_plan_says_when_rows_go_faster_in_turn(mesh, search, monkeypatch):
     assert "batches of 16 in turn, on --mesh 8x1" in said[0] and "40 instead of 80 ms" in said[0]
 
 
+class Slice(CompilerWithRoomFor):
+    """The same with devices, so that meshes can be laid out on it; counts what is compiled."""
+
+    devices = jax.devices()
+
+    def __init__(self, rows, seconds):
+        super().__init__(rows, seconds)
+        self.compiled = []
+
+    def compile(self, job, data, model):
+        self.compiled.append((job.batch, job.length, data, model))
+        return super().compile(job, data, model)
+
+
+@pytest.fixture
+def evaluation_plan(monkeypatch):
+    def make(room, **options):
+        compiler = Slice(room, seconds=0.02)
+        monkeypatch.setattr(evaluation, "Compiler", lambda _: compiler)
+        work = published_workload(get_setting("llada-8b-instruct/gsm8k/study"), LLADA)
+        return evaluation.plan_evaluation(work, SLICE, **options), compiler
+
+    return make
+
+
+def test_the_cheapest_rows_are_found_in_few_compiles(evaluation_plan):
+    plan, compiler = evaluation_plan(room=24)
+    assert plan.mesh == (8, 1) and plan.fits
+    assert plan.rows == 24  # the formula says 8, and would like 40
+    assert plan.compiles == len(compiler.compiled) <= 8
+    assert max(batch for batch, _, _, _ in compiler.compiled) <= 40
+    largest, busiest = plan.largest.job, plan.busiest.job
+    assert (largest.prompt, busiest.prompt, busiest.response) == (1664, 1536, 256)
+
+
+def test_hours_are_a_range_of_the_compilers_estimate_and_what_is_published(evaluation_plan):
+    plan, _ = evaluation_plan(room=24, mesh=(8, 1), rows=24, search=False)
+    step = 0.02 * 24 / 8
+    assert plan.timing.total == pytest.approx(step, rel=1e-3)
+    at_limit = sum(b.batches * 256 * roofline(plan.work.job(b), SLICE, 8e9).limit for b in plan.buckets)
+    assert plan.hours.compiler == pytest.approx(at_limit / plan.share / 3600)
+    assert plan.hours.fast == pytest.approx(at_limit / 0.65 / 3600)
+    assert plan.hours.slow == pytest.approx(at_limit / 0.40 / 3600)
+    busiest = max(plan.buckets, key=lambda b: b.sequences)
+    assert plan.share == pytest.approx(roofline(plan.work.job(busiest), SLICE, 8e9).limit / plan.timing.total)
+    (total,) = totals([plan, plan], price=2.0)
+    assert total["hours"]["compiler_estimate"] == pytest.approx(2 * plan.hours.compiler)
+    assert total["dollars"]["at_40_percent_mfu"] == pytest.approx(2 * plan.hours.slow * 8 * 2.0)
+    assert totals([plan], None)[0]["price_per_chip_hour"] == V5E.price
+    assert json.loads(json.dumps(plan.to_dict()))["buckets"][0]["rows"] <= 24
+
+
+def test_an_evaluation_that_does_not_fit_has_no_hours(evaluation_plan):
+    plan, _ = evaluation_plan(room=4, mesh=(8, 1), rows=24)
+    assert not plan.fits and plan.hours is None and plan.share is None
+    assert totals([plan], None) == []
+    assert "does not fit" in advice(plan)
+
+
+def test_the_command_plans_the_evaluations_of_the_model(capsys, monkeypatch):
+    monkeypatch.setattr(evaluation, "Compiler", lambda _: Slice(24, 0.02))
+    assert cli.main(["plan", "llada-1.5", "--tpu", "v5e:2x4", "--no-search"]) == 0
+    printed = capsys.readouterr().out
+    for part in (
+        "1,319 questions x 10 conditions",
+        "compiler estimate",
+        "65-40 % MFU",
+        "counted with SmolLM2's tokenizer",
+    ):
+        assert part in printed
+    assert "evaluate MODEL llada-8b-instruct/gsm8k/study --out DIR --rows 8 --mesh 8x1" in printed
+    assert "llada-8b-instruct/humaneval/study" in printed and "hours in all" in printed
+    words = ["--setting", "llada-8b-instruct/gsm8k/study", "--rows", "32", "--mesh", "8x1", "--json"]
+    assert cli.main(["plan", "llada-8b-instruct", "--tpu", "v5e:2x4", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (plan,) = found["plans"]
+    assert plan["rows"] == 32 and not plan["fits"] and found["totals"] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "subject"), [("llada-8b-base", "llada-8b-instruct"), ("qwen3-8b", None), ("llama-3-8b", AR)]
+)
+def test_a_model_has_the_settings_of_its_kind(model, subject):
+    found = find_settings(None, model, jaxsink.preset(model))
+    assert [setting.name for setting in found] == [f"{subject}/{b}/study" for b in ("gsm8k", "humaneval") if subject]
+
+
 def test_what_the_compiler_says_when_memory_is_short():
     used = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 17.50G of 15.75G hbm."
     short = "Ran out of memory on HBM, total memory for HLO temporaries (721.88G) exceeds available HBM (15.7G)."
@@ -314,6 +398,15 @@ def test_a_mesh_must_fit_the_slice_and_the_batch():
         (["gpt2", "--tpu", "v5e:2x4", "--mesh", "8"], "--mesh takes two numbers"),
         (["gpt2", "--tpu", "v5e:2x4", "--record", "everything"], "--record: 'everything' is not known"),
         (["gpt2", "--tpu", "v5e:2x4", "--price", "-1"], "--price must not be negative"),
+        (["gpt2", "--tpu", "v5e:2x4", "--rows", "8"], "--rows is of an evaluation"),
+        (["gpt2", "--tpu", "v5e:2x4", "--setting", "x/gsm8k"], "unknown evaluation setting"),
+        (["gpt2", "--tpu", "v5e:2x4", "--setting", f"{AR}/gsm8k/study"], "has learned 1024"),
+        (["gpt2", "--tpu", "v5e:2x4", "--setting", "dream-7b-instruct/gsm8k/study"], "has no mask token"),
+        ([AR, "--tpu", "v5e:2x4", "--setting", f"{AR}/gsm8k/study", "--batch", "8"], "--batch is of a single run"),
+        ([AR, "--tpu", "v5e:2x4", "--setting", f"{AR}/gsm8k/study", "--steps", "8"], "--steps is of a single run"),
+        ([AR, "--tpu", "v5e:2x4", "--mesh", "8x1", "--rows", "4"], "--rows 4 is less than the 8 parts"),
+        ([AR, "--tpu", "v5e:2x4", "--mesh", "4x1"], "4 x 1 mesh does not fit"),
+        ([AR, "--tpu", "v5e:2x4", "--data-file", "x.jsonl"], "--data-file is of one benchmark"),
         (["gpt2", "--tpu", "v5e:2x4", "--gen", "2000"], "more than the 1024"),
         (["gpt2", "--tpu", "v5e:2x4", "--block", "8"], "--block is not for a gpt2 model"),
         (["gpt2", "--tpu", "v5e:2x4", "--mesh", "8x1", "--batch", "3"], "batch of 3"),

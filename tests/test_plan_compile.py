@@ -99,7 +99,6 @@ def test_a_plan_of_a_diffusion_model(planning, capsys):
     assert memory["total"] == pytest.approx(one["needed_per_device"])
     assert 0 < one["shares"]["roofline"] < 1
     assert one["step_seconds"]["compiler"] > 0
-    assert one["table_1"]["hours"] > four["table_1"]["hours"] > 0
 
 
 @needs_compiler
@@ -121,7 +120,7 @@ def test_what_does_not_fit_says_how_much_it_would_need(planning):
     plan = make_plan(job, parse_topology("v5e:1x1"))
     assert not plan.compiled.fits
     assert plan.compiled.needed > 30 * GIB
-    assert (plan.timing, plan.bill, plan.largest) == (None, None, None)
+    assert (plan.timing, plan.largest) == (None, None)
     assert "more chips" in plan.suggestions[0]
 
 

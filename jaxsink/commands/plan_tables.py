@@ -100,7 +100,8 @@ def advice(plan: EvaluationPlan) -> str:
 
 
 def print_table(console: Console, title: str, names: Sequence[str], columns: Sequence[dict[str, str]]) -> None:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="bold")
+    console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
+    table = Table(box=None, header_style="bold")
     table.add_column("")
     for name in names:
         table.add_column(name, justify="right")

@@ -8,7 +8,6 @@ step takes; the steps of the other buckets are taken to reach the same share of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -147,11 +146,10 @@ def plan_evaluation(
     rows: int | None = None,
     search: bool = True,
     say: Say = lambda text: None,
-    make_compiler: Callable[[Topology], Compiler] = Compiler,
 ) -> EvaluationPlan:
     """The cheapest that fits. mesh, rows: what is decided already. search: let the compiler improve on the formula."""
     check(mesh, rows, topology)
-    compiler = make_compiler(topology)
+    compiler = Compiler(topology)
     options = choices(work, topology, compiler.devices, mesh, rows)
     best, compiles = None, 0
     for choice in options[: MESHES if search else 1]:
