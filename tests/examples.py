@@ -26,17 +26,14 @@ SUBSTITUTIONS = (
         "two training steps",
     ),
     (r"--steps 500 (.*)--steps 2", r"\1--steps 2", "two training steps"),
-    (r"^jaxsink study$", "jaxsink study fig1 fig7 --generations 2 --problems 4", "two experiments"),
-    (
-        r"^jaxsink study --full.*",
-        "jaxsink study fig3 --full --runs runs --problems 4 --generations 2",
-        "one experiment",
-    ),
-    (r"^jaxsink study (.*fig7.*|.*--model.*)", r"jaxsink study \1 --generations 2 --problems 4", "few problems"),
-    (r"^jaxsink study --model (\S+)", r"jaxsink study fig1 --model \1", "one experiment"),
+    (r"^jaxsink study($| --full| --model)", r"jaxsink study fig1\1", "one experiment"),
+    (r"^(jaxsink study .*)", r"\1 --generations 2 --problems 2", "few problems"),
     (r"--limit 200", "--limit 2", "few questions"),
     (r"--subset \d+", "--subset 2", "few questions"),
     (r"^(jaxsink evaluate (?!.*(--limit|--subset|--summary)).*)", r"\1 --limit 1", "few questions"),
+    (r"^(jaxsink plan (?!.*--no-search).*)", r"\1 --no-search", "one compilation instead of a search"),
+    (r"^(jaxsink lm-eval --model .*)", r"\1 --limit 2", "few questions"),
+    (r"\b(gen_length|steps)=256", r"\1=32", "short answers"),
     (r"\| jq \.text", "| python3 -m json.tool", "jq need not be installed"),
     (r"gs://my-bucket/jaxsink/models/", "bucket/", "a folder instead of a bucket"),
 )
@@ -44,10 +41,7 @@ SUBSTITUTIONS = (
 LEFT_OUT = (
     (r"^(\.venv/bin/)?pip install|^python3 -m venv|^git clone", "installing: .ci/run does it, in a new environment"),
     (r"^(bash \.ci/run|\.venv/bin/)", "the checks themselves: .ci/run"),
-    (
-        r"\bgcloud\b|^(NAME=\S+ )?docs/tpu/|jaxsink-tpu/|^wait$|^export BUCKET",
-        "Google Cloud: tests/test_tpu_runbook.py",
-    ),
+    (r"\bgcloud\b|docs/tpu/tpu\.sh|^for model in|^done$|^wait$|^export ", "Google Cloud: tests/test_tpu_*.py"),
 )
 
 

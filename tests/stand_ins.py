@@ -102,6 +102,24 @@ def lines(path: Path, rows: list[dict[str, str]]) -> None:
     path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
 
 
+def lm_eval_tasks(folder: Path, questions: Path) -> None:
+    """GSM8K and ARC as lm-eval has them, with questions from here. JSON is YAML."""
+    import lm_eval.tasks
+
+    gsm8k = {
+        "include": f"{lm_eval.tasks.__path__[0]}/gsm8k/gsm8k.yaml", "task": "gsm8k", "tag": [], "dataset_path": "json",
+        "dataset_name": None, "dataset_kwargs": {"data_files": {"train": str(questions), "test": str(questions)}},
+    }  # fmt: skip
+    arc = {
+        "task": "arc_challenge", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(questions)}},
+        "test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{question}} More than 4?",
+        "doc_to_choice": ["yes", "no"], "doc_to_target": 0,
+    }  # fmt: skip
+    folder.mkdir()
+    for task in (gsm8k, arc):
+        (folder / f"{task['task']}.yaml").write_text(json.dumps(task), encoding="utf-8")
+
+
 class StandIns:
     """`folder` keeps what was made so far."""
 
@@ -119,7 +137,7 @@ class StandIns:
         """Copies of all that `text` names and that no `--out` or conversion in it makes."""
         for name in MAKERS:
             named = re.search(rf"(?<![\w/-]){re.escape(name)}(?![\w.-])", text.replace("./", ""))
-            made = re.search(rf"(--out|convert \S+) (\./)?{re.escape(name)}(?![\w.-])", text)
+            made = re.search(rf"(--out|--record|convert \S+) (\./)?{re.escape(name)}(?![\w.-])", text)
             if named and not made:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 copy = shutil.copytree if self[name].is_dir() else shutil.copy
@@ -141,6 +159,10 @@ def evaluated(model: str, setting: str) -> Maker:
     return lambda made, path: run("evaluate", made[model], setting, "--out", path, "--limit", 1)
 
 
+def recorded(model: str) -> Maker:
+    return lambda made, path: run("generate", model, "Tom has 3 flowers.", "--record", path)
+
+
 MAKERS: dict[str, Maker] = {
     "LLaDA-8B-Instruct": lambda made, path: hugging_face(path, "llada"),
     "Dream-v0-Instruct-7B": lambda made, path: hugging_face(path, "dream"),
@@ -157,7 +179,10 @@ MAKERS: dict[str, Maker] = {
     "gsm8k_train.jsonl": lambda made, path: lines(path, GSM8K),
     "HumanEval.jsonl.gz": lambda made, path: lines(path, HUMANEVAL),
     "question.txt": lambda made, path: lines(path, [{"question": "Why is the sky blue?"}]),
+    "tasks": lambda made, path: lm_eval_tasks(path, made["gsm8k_test.jsonl"]),
     "study": lambda made, path: run("study", "fig1", "--problems", 2, "--generations", 2, "--out", path),
+    "run.npz": recorded("mini-llada"),
+    "other.npz": recorded("mini-dream"),
     "runs/llada-gsm8k": evaluated("llada", "llada-8b-instruct/gsm8k/study"),
     "runs/dream-gsm8k": evaluated("dream", "dream-7b-instruct/gsm8k/study"),
 }

@@ -16,6 +16,7 @@ import pytest
 from examples import LEFT_OUT, SUBSTITUTIONS, Example, all_pages
 from stand_ins import StandIns
 
+from jaxsink import presets
 from jaxsink.cli import main
 from jaxsink.data import benchmark_builders, benchmarks
 from jaxsink.evals import settings
@@ -51,6 +52,30 @@ def workshop(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "FILES", {**benchmarks.FILES, **known})
     for name, setting in settings.SETTINGS.items():
         monkeypatch.setitem(settings.SETTINGS, name, shortened(setting))
+
+
+@pytest.fixture(autouse=True)
+def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is planned for has the heads of the published models, but narrow layers: it compiles in seconds."""
+    for name, config in presets.PRESETS.items():
+        small = config.replace(layers=2, width=256, mlp_width=256, window_layers=None)
+        monkeypatch.setitem(presets.PRESETS, name, small)
+
+
+@pytest.fixture(autouse=True)
+def tasks_that_are_here(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """lm-eval's own tasks need a network."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    if importlib.util.find_spec("lm_eval") is None:
+        return
+    from lm_eval import tasks
+
+    class Here(tasks.TaskManager):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "include_defaults": False, "include_path": str(stand_ins["tasks"])})
+
+    monkeypatch.setattr(tasks, "TaskManager", Here)
 
 
 def as_published(file: benchmarks.PublishedFile, path: Path) -> benchmarks.PublishedFile:

@@ -162,7 +162,8 @@ def test_a_missing_library_is_named(library: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, library, None)
     method = {"pandas": "to_dataframe", "xarray": "to_xarray"}[library]
     with pytest.raises(
-        JaxsinkError, match=f"^{method} needs {library}, which is not installed; run `pip install {library}`.$"
+        JaxsinkError,
+        match=f"^{method} needs {library}, which is not installed; run `pip install '.\\[pandas\\]'` in your checkout of jaxsink.$",
     ):
         getattr(made_generation(), method)()
 
