@@ -22,7 +22,7 @@ SHELL, PYTHON, NOT_RUN = ("bash", "sh"), ("python",), ("text", "yaml", "json", "
 SUBSTITUTIONS = (
     (
         r"^jaxsink train (.*)",
-        r"jaxsink train \1 --steps 2 --batch 4 --problems 4 --checkpoints 1",
+        r"jaxsink train \1 --steps 2 --batch 8 --problems 8 --checkpoints 1",
         "two training steps",
     ),
     (r"--steps 500 (.*)--steps 2", r"\1--steps 2", "two training steps"),
