@@ -32,7 +32,7 @@ from jaxsink.memory import (
     tree_bytes,
     wait_on_cpu,
 )
-from jaxsink.origin import Origin
+from jaxsink.origin import Luggage, Origin
 from jaxsink.record import MASKED, PROMPT, UNMASKED, Recorder, compile_record
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 class Model(nnx.Module):
     """Weights and their configuration; a pytree, so it passes through jit, grad, device_put and tree.map.
 
-    Its origin (tokenizer, recommended sampler) is a static part of the tree, as the config is, and goes along wherever
-    the weights go. Two models map together, as in jax.tree.map(f, a, b), if their origins are equal: give one that of the
-    other with `b.with_origin(a.origin)`.
+    Its origin (tokenizer, recommended sampler) goes along through astype, device_put and tree.map, which takes that of its
+    first model. A function under jax.jit sees and returns models without one, because its program serves all models of
+    the config; `with_origin` gives it back.
     """
 
     def __init__(self, config: ModelConfig, make: Maker):
         self.config = config
-        self.origin = Origin()
+        self.luggage = Luggage(Origin())
         self.embedding = nnx.Param(make((config.vocab, config.width), "matrix"))
         learned = config.positions == "learned"
         self.position = nnx.Param(make((config.max_positions, config.width), "matrix")) if learned else None
@@ -72,17 +72,27 @@ class Model(nnx.Module):
         return not isinstance(self.layers, Layer)
 
     @property
+    def origin(self) -> Origin:
+        return self.luggage.origin
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the checkpoint that the model was loaded from."""
         return self.origin.tokenizer(self.config.family)
 
     def with_origin(self, origin: Origin) -> Model:
         """The same weights under another origin."""
-        if origin == self.origin:
-            return self
         other = copy(self)
-        other.origin = origin
+        other.luggage = Luggage(origin)
         return other
+
+    @classmethod
+    def _pytree__unflatten(cls, static: Any, node_attrs: Any) -> Model:
+        """Flax's own; but what is traced has no origin, or a compiled function would give all models that of the first."""
+        model = super()._pytree__unflatten(static, node_attrs)
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(model.embedding)):
+            object.__setattr__(model, "luggage", Luggage(Origin()))
+        return model
 
     def astype(self, dtype: Any) -> Model:
         return jax.tree.map(lambda x: x.astype(dtype), self)
@@ -168,11 +178,10 @@ def forward(
 
     mesh = mesh_of(model)
     backend = choose_backend(backend, tokens.shape[1], tokens.shape[1], mesh)
-    bare = model.with_origin(Origin())  # so that no program depends on it
     with explained(
-        "this pass", lambda: _bytes_needed(bare, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
+        "this pass", lambda: _bytes_needed(model, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
     ):
-        logits_, records, hidden = _forward(bare, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
+        logits_, records, hidden = _forward(model, tokens, mask, visible, drop, prompt, recorders, backend, mesh)
         wait_on_cpu(logits_)
     return Output(logits_, jax.tree.unflatten(treedef, records), hidden)
 

@@ -21,7 +21,7 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model comes from. Hashable and compared by value: it is part of a model's tree, and not of any program.
+    """Where a model comes from.
 
     place: the checkpoint's directory (or GGUF file), which holds its tokenizer. names: what the model is called: its
     directory, and the source it was converted from. sampler: the one that the checkpoint recommends.
@@ -39,6 +39,22 @@ class Origin:
                 "one with jaxsink.Tokenizer.load."
             )
         return _read_tokenizer(self.place, family)
+
+
+class Luggage:
+    """Holds the origin in a model's tree. All luggage is equal: it makes no two trees, and no two programs, different."""
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Luggage)
+
+    def __hash__(self) -> int:
+        return hash(Luggage)
+
+    def __repr__(self) -> str:
+        return repr(self.origin)
 
 
 @lru_cache(maxsize=8)

@@ -33,7 +33,6 @@ from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_t
 from jaxsink.evals.canvases import canvases, count
 from jaxsink.evals.fill import FillMasks
 from jaxsink.model import Model, Pass, logits, token_kinds, transform
-from jaxsink.origin import Origin
 from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.parallel.rows import keep_rows, place_rows
@@ -205,8 +204,7 @@ def run_rows(model: Model, rows: Sequence[Row], shape: tuple[int, int], how: Sco
     keys = noise.row_keys(place_rows(seeds, mesh))
     plan = make_plan(None, how.intervene, 1, model.config)
     backend = choose_backend(None, length, length, mesh)
-    bare = model.with_origin(Origin())  # so that no program depends on it
-    return to_host(_score(bare, *arrays, keys, how.intervene, plan, how.cfg_scale, backend, mesh))
+    return to_host(_score(model, *arrays, keys, how.intervene, plan, how.cfg_scale, backend, mesh))
 
 
 @model_jit(static=("intervene", "plan", "cfg_scale", "backend", "mesh"))

@@ -16,7 +16,6 @@ from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.memory import explained, wait_on_cpu
 from jaxsink.model import Model
-from jaxsink.origin import Origin
 from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.parallel.rows import check_devices, fill_up, place_rows
@@ -129,10 +128,9 @@ def generate(
     draw = make_draws(seed, batch, draws, rows)
     given = diffusion.Given(rows(real), rows(given_by_caller), draw, rows(policy.astype(np.int32)))
     loop = autoregressive if is_ar else diffusion
-    bare = model.with_origin(Origin())  # so that no program depends on it
-    parts = (loop, bare if devices is None else copied(bare, devices), rows(canvas), given, settings)
+    parts = (loop, model if devices is None else copied(model, devices), rows(canvas), given, settings)
     program = OneProgram(*parts) if devices is None else Dealt(*parts, devices)
-    with explained("this run", partial(bytes_needed, loop, bare, *parts[2:], stream or total)):
+    with explained("this run", partial(bytes_needed, loop, model, *parts[2:], stream or total)):
         carry, values = run(program, settings, stream, listener)
         wait_on_cpu(carry.tokens)
 
