@@ -29,7 +29,7 @@ class FileHash:
         if offset > self.position:
             self.read(offset)
         if offset == self.position:
-            self.digest.update(data)
+            self.digest.update(data.data)
             self.position += data.nbytes
 
     def read(self, end: int | None = None) -> None:
