@@ -83,7 +83,8 @@ def measure(folder: Path, layers: int, pythons: dict[str, str], only: list[str] 
             continue
         figures["runs"][name] = {}
         for label, python in pythons.items():
-            forget(source), forget(result)
+            forget(source)
+            forget(result)
             if name == "convert":
                 shutil.rmtree(result, ignore_errors=True)
             figures["runs"][name][label] = in_child(python, *arguments)

@@ -52,9 +52,10 @@ class ModelProgram:
         return self._chosen(args, kwargs).lower(*args, **kwargs)
 
     def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Options are for whole programs, not for parts of one that is being traced."""
-        traced = any(isinstance(x, Tracer) for x in (jnp.zeros(()), *jax.tree.leaves((args, kwargs))))
-        return self._plain if traced or compiler_options(args[0]) is None else self._on_cpu
+        if any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))) or compiler_options(args[0]) is None:
+            return self._plain
+        inside = isinstance(jnp.zeros(()), Tracer)  # of a program that is being traced; options are for whole ones
+        return self._plain if inside else self._on_cpu
 
 
 def model_jit(*, static: Sequence[str] = (), donated: Sequence[str] = ()) -> Callable[..., ModelProgram]:
