@@ -12,11 +12,14 @@ from configs import FAMILIES
 
 import jaxsink
 from jaxsink import cli
+from jaxsink.evals.settings import get_setting
 from jaxsink.parallel import make_mesh, shard
 from jaxsink.plan.compile import Compiler, lower
 from jaxsink.plan.job import Job
+from jaxsink.plan.memory import estimated_bytes
 from jaxsink.plan.planner import make_plan
 from jaxsink.plan.topology import GIB, has_compiler, parse_topology
+from jaxsink.plan.workload import published_workload
 from jaxsink.record import received
 from jaxsink.reduce import top
 from jaxsink.sampling import autoregressive, diffusion
@@ -132,6 +135,21 @@ def test_the_largest_batch_fits_and_is_more_than_was_asked_for(planning):
     assert plan.largest is not None and plan.largest > 64
     compiler = Compiler(parse_topology("v5e:1x1"))
     assert compiler.compile(job.replace(batch=plan.largest), 1, 1).fits
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_the_formula_for_memory_says_rather_too_much_than_too_little(planning):
+    """Two layers of LLaDA-8B at true width, as they are evaluated."""
+    config = jaxsink.preset("llada-8b-instruct").replace(layers=2)
+    work = published_workload(get_setting("llada-8b-instruct/humaneval/study"), config)
+    compiler = Compiler(parse_topology("v5e:2x2"))
+    for rows, mesh in ((32, (4, 1)), (32, (2, 2))):
+        job = work.job(work.buckets(rows, mesh[0])[1])
+        weights = compiler.weight_bytes(job, *mesh)
+        needed = compiler.compile(job, *mesh).needed - weights
+        estimated = estimated_bytes(job, mesh, weights) - weights
+        assert 0.9 * needed <= estimated <= 2.5 * needed
 
 
 @needs_compiler

@@ -3,7 +3,8 @@
 The formula has the large parts only, in bytes per token of the sequences on a device: what a layer holds at its widest
 point (the residual stream twice, and the MLP's gate, up and product, or queries, keys, values and output), what the
 intervention keeps of every layer and head, keys and values where there is a cache, the record of the steps before it is
-streamed, and the logits of the window. docs/tpu-performance.md compares it with the compiler.
+streamed, and the logits of the window. docs/tpu-performance.md compares it with the compiler, which also saves memory where
+it is short, by computing things again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from jaxsink.parallel.mesh import sharding_of
 from jaxsink.plan.job import DTYPE_BYTES, Job
 
 USABLE = 0.97  # of a device's memory; the rest is the program, and what the formula does not have
-SCORES = 12  # bytes per key of every head: scores of the last step, their order, what is hidden
+SCORES = 40  # bytes per key of every head: scores of the last step, random draws, their order, what is hidden
 Weights = list[tuple[str, tuple[int, ...], int]]  # (name, shape on one device, bytes of a number)
 
 
