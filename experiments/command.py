@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: the paper's; with --full, all)")
     parser.add_argument(
-        "--model", action="append", metavar="MODEL", help="built-in name or checkpoint; may be repeated"
+        "--model", action="append", metavar="MODEL", help="built-in name, hub id or checkpoint; may be repeated"
     )
     parser.add_argument("--out", default="jaxsink-study", metavar="DIR", help="where results go (default: %(default)s)")
     parser.add_argument(

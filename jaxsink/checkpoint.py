@@ -86,11 +86,13 @@ def weights_bytes(path: Path, dtype: str | None, mask_id: int | None, ignore_set
     return {WEIGHTS: tree_bytes(abstract(config, dtype or stored or "float32"))}
 
 
-def describe(path: str | os.PathLike[str]) -> tuple[ModelConfig, Origin]:
+def describe(
+    path: str | os.PathLike[str], mask_id: int | None = None, ignore_settings: Iterable[str] = ()
+) -> tuple[ModelConfig, Origin]:
     """(config, origin) of a checkpoint, or of a published model by its name; no weights are read."""
     place = resolve(path, weights=False)
     if place.exists():
-        return describe_place(place)
+        return describe_place(place, mask_id, ignore_settings)
     if str(path) in PRESETS:
         return PRESETS[str(path)], Origin(names=(str(path),))
     raise no_such_model(path, weights=False)

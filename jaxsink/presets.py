@@ -59,7 +59,12 @@ _GPT2 = ModelConfig(
 
 def _sdar(base: ModelConfig) -> ModelConfig:
     return base.replace(
-        family="sdar", attention="block_causal", block_length=4, mask_id=151669, eos_ids=(151643,), max_positions=32768
+        family="sdar",
+        attention="block_causal",
+        block_length=4,
+        mask_id=151669,
+        eos_ids=(151643, 151645),
+        max_positions=32768,
     )
 
 
@@ -96,8 +101,8 @@ PRESETS: dict[str, ModelConfig] = {
     "mmada-8b-mixcot": _MMADA,
     "dream-7b-base": _DREAM,
     "dream-7b-instruct": _DREAM,
-    "dream-coder-7b": _DREAM,
-    "diffucoder-7b": _DREAM,
+    "dream-coder-7b": _DREAM.replace(bos_id=151665),
+    "diffucoder-7b": _DREAM.replace(pad_id=151667),
     "sdar-1.7b": _sdar(_QWEN3_1_7B.replace(tied=False)),
     "sdar-4b": _sdar(_QWEN3_4B.replace(tied=False)),
     "sdar-8b": _sdar(_QWEN3),

@@ -393,7 +393,7 @@ def test_a_mesh_must_fit_the_slice_and_the_batch():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gpt-9", "--tpu", "v5e:2x4"], "no published model has that name"),
+        (["gpt-9", "--tpu", "v5e:2x4"], "there is no checkpoint at gpt-9"),
         (["gpt2", "--tpu", "v9:2x4"], "not a TPU slice"),
         (["gpt2", "--tpu", "v5e:2x4", "--mesh", "8"], "--mesh takes two numbers"),
         (["gpt2", "--tpu", "v5e:2x4", "--record", "everything"], "--record: 'everything' is not known"),

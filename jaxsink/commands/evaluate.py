@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="a checkpoint, also gs://…, or a built-in name (for the setting task)"
+        "model", metavar="MODEL", help="a checkpoint, also gs://…, a hub id, or a built-in name (for the setting task)"
     )
     parser.add_argument("setting", metavar="SETTING", help="a name such as llada-8b-instruct/gsm8k/study, or task")
     parser.add_argument("--out", metavar="DIR", required=True, help="directory of the run; continues what is there")

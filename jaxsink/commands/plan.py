@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,9 @@ def add_parser(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="a published model (such as llada-8b-instruct), a built-in one, or a checkpoint"
+        "model",
+        metavar="MODEL",
+        help="a published model (such as llada-8b-instruct), a built-in one, a hub id, or a checkpoint",
     )
     parser.add_argument("--tpu", metavar="SLICE", nargs="+", required=True, help="slices such as v5e:2x4")
     parser.add_argument(
@@ -106,12 +108,13 @@ def add_run_options(group: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     os.environ["JAX_PLATFORMS"] = "cpu"  # before JAX starts: a real TPU, if there is one, stays free
+    from jaxsink.checkpoint import describe
     from jaxsink.plan.topology import parse_topology
 
     if args.price is not None and args.price < 0:
         raise JaxsinkError(f"--price must not be negative, and is {args.price}.")
     slices = [parse_topology(name) for name in dict.fromkeys(args.tpu)]
-    config, mesh = find_config(args.model, **reading_options(args)), parse_mesh(args.mesh)
+    config, mesh = describe(args.model, **reading_options(args))[0], parse_mesh(args.mesh)
     single = run_options(args)
     settings = [] if single and args.setting is None else find_settings(args.setting, args.model, config)
     if settings and single:
@@ -222,25 +225,6 @@ def make_job(args: argparse.Namespace, config: ModelConfig) -> Job:
         return job
     shape = Shape(config, job.steps, 1 if job.is_autoregressive else job.length, job.length)
     return job.replace(record={name: WHAT[name][0](shape) for name in record_names("--record", wanted)})
-
-
-def find_config(model: str, mask_id: int | None = None, ignore_settings: Sequence[str] = ()) -> ModelConfig:
-    """Of a published model by name, or of a checkpoint, whose weights are not read."""
-    from jaxsink.commands.shared import Found
-    from jaxsink.models import resolve
-    from jaxsink.presets import PRESETS
-
-    if model in PRESETS and not resolve(model).exists():
-        return PRESETS[model]
-    try:
-        return Found.at(model, mask_id, ignore_settings).config
-    except JaxsinkError as error:
-        if resolve(model).exists():
-            raise
-        known = ", ".join(PRESETS)
-        raise JaxsinkError(
-            f"{model}: no checkpoint is there, and no published model has that name: {known}."
-        ) from error
 
 
 def parse_mesh(text: str | None) -> Mesh | None:

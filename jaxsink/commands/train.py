@@ -62,7 +62,7 @@ def add_parser(commands: Commands) -> None:
     how.add_argument("--ramp", type=float, metavar="PART", help="part of the run over which more and more is masked")
     how.add_argument("--opening", type=float, metavar="PART", help="part of the run that opens the causal mask (Dream)")
     how.add_argument(
-        "--init", metavar="MODEL", help="model of the same size to start from: a directory or a built-in name"
+        "--init", metavar="MODEL", help="model of the same size to start from: a directory, a hub id or a built-in name"
     )
     how.add_argument(
         "--extra-sink", action="store_true", help="add one token that sees itself only and that all others see"
