@@ -45,8 +45,8 @@ def workshop(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROWSER", "true")  # a command that opens nothing
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("JAXSINK_CHECKPOINTS", str(stand_ins.folder / "checkpoints"))
-    hub = SimpleNamespace(model_info=lambda name, **_: SimpleNamespace(sha="0" * 40, siblings=()))
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
+    info = SimpleNamespace(sha="0" * 40, siblings=())
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda self, name, **_: info)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(stand_ins[Path(name).name]))
     files = {"gsm8k": ("gsm8k_train.jsonl", "gsm8k_test.jsonl"), "humaneval": ("HumanEval.jsonl.gz",)}
     known = {
@@ -55,6 +55,9 @@ def workshop(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for module in (benchmarks, benchmark_builders):
         monkeypatch.setattr(module, "FILES", {**benchmarks.FILES, **known})
+    if not (stand_ins.folder / "tfds").exists():  # as after a download
+        for name, split, file in (("gsm8k", "train", 0), ("gsm8k", "test", 1), ("humaneval", "test", 0)):
+            benchmarks.load_benchmark(name, split, stand_ins[files[name][file]])
     for name, setting in settings.SETTINGS.items():
         monkeypatch.setitem(settings.SETTINGS, name, shortened(setting))
 
