@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.loading import host_array
+from jaxsink.loading import Buffers
 from jaxsink.storage import first_line
 
 FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -164,11 +164,13 @@ class SafetensorsSource(Source):
         check_against_index(self.tensors, where)
         self.files = [*settings, *index, *weights]
         self.read_in_order = frozenset(weights)
+        self._buffers = Buffers()
 
     def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
         info = self.tensors[name]
         if index is None:
-            value = read_array(info.file, self._offsets[name], info.shape, info.dtype, name)
+            value = self._buffers.array(info.shape, NUMPY[info.dtype])
+            self.read_into(name, value)
             if self.listener is not None:
                 self.listener(info.file, self._offsets[name], value)
             return value
@@ -206,13 +208,13 @@ def _open(file: Path) -> Any:
 
 
 def read_array(file: Path, offset: int, shape: tuple[int, ...], dtype: str, name: str) -> np.ndarray:
-    """One tensor, read rather than mapped: a mapped file that cannot be read would kill the process."""
-    value = host_array(shape, NUMPY[dtype])
+    value = np.empty(shape, NUMPY[dtype])
     read_bytes(file, offset, value.reshape(-1).view(np.uint8), name)
     return value
 
 
 def read_bytes(file: Path, offset: int, into: np.ndarray, name: str) -> None:
+    """Read rather than mapped: a mapped file that cannot be read would kill the process."""
     try:
         with file.open("rb", buffering=0) as raw:
             raw.seek(offset)

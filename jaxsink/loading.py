@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 import mmap
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -71,12 +74,15 @@ class Filler:
     read_into: ReadInto
     pool: ThreadPoolExecutor
 
-    def array(self, name: str, leaf: jax.ShapeDtypeStruct, first: int = 0) -> Array:
+    def array(
+        self, name: str, leaf: jax.ShapeDtypeStruct, first: int = 0, allocate: Callable[..., np.ndarray] | None = None
+    ) -> Array:
         """A parameter, or those of its layers that begin with `first`; each device reads only its own shard."""
+        allocate = allocate or host_array
 
         def shard(index: Index | None) -> np.ndarray:
             assert index is not None and leaf.sharding is not None
-            value = host_array(leaf.sharding.shard_shape(leaf.shape), leaf.dtype)
+            value = allocate(leaf.sharding.shard_shape(leaf.shape), leaf.dtype)
             if not is_layered(name):
                 self.read_into(name, None, index, value)
                 return value
@@ -107,9 +113,11 @@ class Filler:
 
         layers, *shape = leaf.shape
         step = min(layers, max(1, GROUP_BYTES // (math.prod(shape) * jnp.dtype(BESIDE).itemsize)))
+        buffers = Buffers()
         for first in range(0, layers, step):
             group = (min(step, layers - first), *shape)
-            part = self.array(name, jax.ShapeDtypeStruct(group, jnp.dtype(BESIDE), sharding=leaf.sharding), first)
+            struct = jax.ShapeDtypeStruct(group, jnp.dtype(BESIDE), sharding=leaf.sharding)
+            part = self.array(name, struct, first, buffers.array)
             whole = put(jax.block_until_ready(whole), part, jnp.asarray(first))
         return whole
 
@@ -120,6 +128,35 @@ def host_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     JAX takes it over on a CPU, which it does only with memory that is aligned. NumPy's is not; and it asks for huge pages,
     which can take the system longer to find than the disk to fill.
     """
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(pages, np.uint8, size).view(dtype).reshape(shape)
+    return _on_pages(_pages(_bytes(shape, dtype)), shape, dtype)
+
+
+class Buffers:
+    """Memory for arrays that live only for a while, used again by later ones of the same size: new pages cost as much as
+    reading into them. Larger arrays than a group get their own."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[mmap.mmap]] = defaultdict(list)
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        size = _bytes(shape, dtype)
+        if size > GROUP_BYTES:
+            return host_array(shape, dtype)
+        free = self._free[size]
+        pages = free.pop() if free else _pages(size)
+        value = _on_pages(pages, shape, dtype)
+        owner = value if value.base is None or not isinstance(value.base, np.ndarray) else value.base
+        weakref.finalize(owner, free.append, pages)  # when the last view of it is gone
+        return value
+
+
+def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
+    return math.prod(shape) * np.dtype(dtype).itemsize
+
+
+def _pages(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _on_pages(pages: mmap.mmap, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return np.frombuffer(pages, np.uint8, _bytes(shape, dtype)).view(dtype).reshape(shape)

@@ -241,12 +241,12 @@ def test_parts_of_a_file_in_any_order_have_its_hash(tmp_path: Path) -> None:
     from jaxsink_converters.hashing import FileHashes
 
     file, data = tmp_path / "file", np.random.default_rng(0).integers(0, 256, 5000).astype(np.uint8)
-    file.write_bytes(data)
+    file.write_bytes(data.tobytes())
     for order in ([0, 1, 2, 3], [2, 0, 1, 3], [1], []):
         with FileHashes([file], frozenset([file])) as hashes:
             for part in order:
                 hashes.add(file, 1000 * part + 7, data[1000 * part + 7 :][:1000])
-            assert hashes.result()[0]["sha256"] == hashlib.sha256(data).hexdigest(), order
+            assert hashes.result()[0]["sha256"] == hashlib.sha256(data.tobytes()).hexdigest(), order
 
 
 def test_without_the_converters(tmp_path: Path, monkeypatch: Any) -> None:

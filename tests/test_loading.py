@@ -21,13 +21,13 @@ from jaxsink.storage import named_leaves
 def allocated(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """Every array of the host that loading asks for."""
     made: list[np.ndarray] = []
-    original = loading.host_array
+    original = loading._on_pages
 
-    def host_array(*arguments: Any) -> np.ndarray:
+    def on_pages(*arguments: Any) -> np.ndarray:
         made.append(original(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(loading, "host_array", host_array)
+    monkeypatch.setattr(loading, "_on_pages", on_pages)
     return made
 
 
@@ -69,6 +69,18 @@ def test_a_model_in_borrowed_memory_can_be_trained_and_given_away(checkpoint: Pa
     doubled = jax.jit(lambda m: jax.tree.map(lambda x: x * 2, m), donate_argnums=0)(model)
     for leaf, old in zip(jax.tree.leaves(doubled), before, strict=True):
         np.testing.assert_array_equal(leaf, 2 * old)
+
+
+def test_buffers_are_used_again_when_nobody_looks_at_them_any_more() -> None:
+    buffers = loading.Buffers()
+    value = buffers.array((4, 5), "float32")
+    address, view = value.ctypes.data, value[1:].view("int32")
+    del value
+    other = buffers.array((5, 4), "float32")
+    assert other.ctypes.data != address
+    view[...] = 7
+    del view
+    assert buffers.array((20,), "float32").ctypes.data == address
 
 
 def test_memory_of_the_host_is_aligned() -> None:
