@@ -51,6 +51,10 @@ class ModelProgram:
         """As `jax.jit(...).lower`: the program for weights and inputs that may be shapes."""
         return self._chosen(args, kwargs).lower(*args, **kwargs)
 
+    def cache_size(self) -> int:
+        """How many programs were compiled."""
+        return self._plain._cache_size() + self._on_cpu._cache_size()
+
     def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))) or compiler_options(args[0]) is None:
             return self._plain

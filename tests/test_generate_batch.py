@@ -155,11 +155,11 @@ def test_prompts_of_many_lengths_share_a_program() -> None:
         ("sdar", SDARSampler(4), diffusion),
         ("llama3.1", ARSampler(4), autoregressive),
     ):
-        before = loop.advance._cache_size()
+        before = loop.advance.cache_size()
         for length in (1, 3, 4, 7, 8):
             out = jaxsink.generate(model_of(family), [list(range(4, 4 + length))], sampler, pad_to=8, seed=length)
             assert out.prompt_length == 8
-        assert loop.advance._cache_size() == before + 1, family
+        assert loop.advance.cache_size() == before + 1, family
 
 
 class Stop(Exception):  # noqa: N818 - not an error

@@ -123,6 +123,6 @@ def test_equal_recorders_compile_once(llada) -> None:
 
     tokens = llada.case("fwd")["input_ids"]
     jaxsink.forward(llada.model, tokens, record={"m": record.maps(heads=[1]), "r": record.received()})
-    before = _forward._cache_size()
+    before = _forward.cache_size()
     jaxsink.forward(llada.model, tokens, record={"m": record.maps(heads=[1]), "r": record.received()})
-    assert _forward._cache_size() == before
+    assert _forward.cache_size() == before

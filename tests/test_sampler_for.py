@@ -59,10 +59,10 @@ def test_two_checkpoints_of_one_shape_share_their_programs(model: jaxsink.Model)
     assert other.origin != model.origin and jax.tree.structure(other) == jax.tree.structure(model)
     jaxsink.forward(model, [[1, 2, 3]])
     jaxsink.generate(model, [[1, 2, 3]], LLaDASampler(8, 4, 8))
-    before = _forward._cache_size(), diffusion.advance._cache_size()
+    before = _forward.cache_size(), diffusion.advance.cache_size()
     jaxsink.forward(other, [[1, 2, 3]])
     jaxsink.generate(other, [[1, 2, 3]], LLaDASampler(8, 4, 8))
-    assert (_forward._cache_size(), diffusion.advance._cache_size()) == before
+    assert (_forward.cache_size(), diffusion.advance.cache_size()) == before
 
 
 def test_a_compiled_function_gives_no_model_the_origin_of_another(model: jaxsink.Model) -> None:
