@@ -250,9 +250,9 @@ def test_parts_of_a_file_in_any_order_have_its_hash(tmp_path: Path) -> None:
 
 
 def test_without_the_converters(tmp_path: Path, monkeypatch: Any) -> None:
-    from jaxsink import checkpoint
+    from jaxsink import formats
 
     source, _ = make(tmp_path / "source", "llama")
-    monkeypatch.setattr(checkpoint, "entry_points", lambda group: [])
+    monkeypatch.setattr(formats, "entry_points", lambda group: [])
     with pytest.raises(JaxsinkError, match="converters are not installed"):
         jaxsink.load(source)
