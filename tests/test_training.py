@@ -264,7 +264,7 @@ import test_training
 run.SAVE_SECONDS = 0.0
 told = [0]
 def wait(progress):
-    if progress.step > told[-1]:  # it is also told when a program is compiled
+    if progress.loss is not None and progress.step > told[-1]:  # it is also told when a program is compiled
         told.append(progress.step)
         print(progress.step, flush=True)
         time.sleep({pause})
