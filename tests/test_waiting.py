@@ -126,7 +126,7 @@ def test_planning_says_what_it_compiles(tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupt_leaves_a_clean_screen(tmp_path):
-    train = ["train", "mini-llama", "--out", "runs/x", "--steps", "5", "--batch", "4"]
+    train = ["train", "mini-llama", "--out", "runs/x", "--steps", "5000", "--batch", "4"]
     said = listen(train, tmp_path, is_terminal=True, interrupt_at="compiling")
     assert said.code == 130 and "Traceback" not in said.text
     assert said.text.endswith("jaxsink: interrupted; nothing half-written was left.\r\n")
