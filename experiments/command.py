@@ -30,7 +30,7 @@ EXAMPLES = f"""examples:
   jaxsink study                                    the paper's figures and tables on the built-in models, in minutes
   jaxsink study fig7 table1 --out results          two of them
   jaxsink study --full --runs runs                 everything, at full count
-  jaxsink study --model ./llada --rows 16 --generations 8    another model, cut over all devices
+  jaxsink study --model ./llada --out llada-study --rows 16    another model, cut over all devices
 
 the paper's experiments: {", ".join(short(m) for m in PAPER)}
 and beyond it: {", ".join(short(m) for m in BEYOND)}"""

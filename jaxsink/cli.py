@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from importlib.metadata import entry_points
 from typing import Any, TypedDict
 
+from jaxsink.commands.interrupts import delivered_interrupts, end_process
 from jaxsink.commands.platform import use_cpu_if_alone
 from jaxsink.errors import JaxsinkError
 from jaxsink.progress import human_bytes as human_bytes
@@ -38,9 +39,10 @@ def main(argv: list[str] | None = None) -> int:
     use_cpu_if_alone()
     try:
         with (
-            nullcontext() if argv is not None else reporting(),
+            delivered_interrupts(),
+            nullcontext() if argv is not None else reporting(),  # a program that calls us is no person
             stage("starting"),
-        ):  # a program that calls us is no person
+        ):
             code = args.run(args)
             sys.stdout.flush()
         return code
@@ -53,7 +55,8 @@ def main(argv: list[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return fail(f"{where}{error.strerror or error}.", BAD_INPUT)
     except KeyboardInterrupt:
-        return fail("interrupted; nothing half-written was left.", INTERRUPTED)
+        code = fail("interrupted; nothing half-written was left.", INTERRUPTED)
+        return end_process(code) if argv is None else code
     except Exception as error:
         if os.environ.get("JAXSINK_DEBUG"):
             raise

@@ -26,6 +26,8 @@ SUBSTITUTIONS = (
         "two training steps",
     ),
     (r"--steps 500 (.*)--steps 2", r"\1--steps 2", "two training steps"),
+    (r"fig7 table1", "fig7", "one experiment"),
+    (r"--runs runs", "--runs trained", "a training run of two steps"),
     (r"^jaxsink study($| --full| --model)", r"jaxsink study fig1\1", "one experiment"),
     (r"^(jaxsink study .*)", r"\1 --generations 2 --problems 2", "few problems"),
     (r"--limit 200", "--limit 2", "few questions"),

@@ -159,6 +159,10 @@ def evaluated(model: str, setting: str) -> Maker:
     return lambda made, path: run("evaluate", made[model], setting, "--out", path, "--limit", 1)
 
 
+def trained(path: Path) -> None:
+    run("train", "mini-llada", "--out", path, "--steps", 2, "--batch", 8, "--problems", 8, "--checkpoints", 1)
+
+
 def recorded(model: str) -> Maker:
     return lambda made, path: run("generate", model, "Tom has 3 flowers.", "--record", path)
 
@@ -183,6 +187,7 @@ MAKERS: dict[str, Maker] = {
     "study": lambda made, path: run("study", "fig1", "--problems", 2, "--generations", 2, "--out", path),
     "run.npz": recorded("mini-llada"),
     "other.npz": recorded("mini-dream"),
+    "trained": lambda made, path: trained(path / "mini-llada"),
     "runs/llada-gsm8k": evaluated("llada", "llada-8b-instruct/gsm8k/study"),
     "runs/dream-gsm8k": evaluated("dream", "dream-7b-instruct/gsm8k/study"),
 }

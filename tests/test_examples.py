@@ -98,12 +98,12 @@ def shortened(setting: settings.EvalSetting) -> settings.EvalSetting:
 
 @pytest.mark.parametrize("page", ALL)
 def test_the_examples_of(page: str, stand_ins: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_ins.provide(tmp_path, "\n".join(example.text for example in ALL[page] if not example.left_out))
+    examples = [example for example in ALL[page] if not example.left_out and not missing(example)]
+    stand_ins.provide(tmp_path, "\n".join(example.text for example in examples))
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for example in ALL[page]:
-        if not example.left_out and not missing(example):
-            run(example, names)
+    for example in examples:
+        run(example, names)
 
 
 def missing(example: Example) -> str | None:

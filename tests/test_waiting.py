@@ -5,6 +5,7 @@ The machine may be busy, so that the limits grow with its load.
 
 from __future__ import annotations
 
+import gc
 import os
 import pty
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxsink.commands.interrupts import delivered_interrupts
 from jaxsink.reporter import EVERY
 
 SILENCE = 2.0  # seconds
@@ -46,8 +48,10 @@ def slack() -> float:
     return max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def listen(arguments: list[str], folder: Path, is_terminal: bool, interrupt_at: str | None = None) -> Said:
-    """Run `jaxsink …` in the folder; send an interrupt as soon as the given text appears."""
+def listen(
+    arguments: list[str], folder: Path, is_terminal: bool, interrupt_at: str | None = None, pause: float = 0
+) -> Said:
+    """Run `jaxsink …` in the folder; send an interrupt when the given text has appeared, after a pause."""
     ours, theirs = pty.openpty() if is_terminal else os.pipe()
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("JAX", "XLA", "TPU"))}
     said, begun = Said(), time.monotonic()
@@ -64,6 +68,7 @@ def listen(arguments: list[str], folder: Path, is_terminal: bool, interrupt_at: 
         said.times.append(time.monotonic() - begun)
         said.text += some.decode(errors="replace")
         if interrupt_at is not None and interrupt_at in said.text:
+            time.sleep(pause)
             process.send_signal(signal.SIGINT)
             interrupt_at = None
         if not some:
@@ -125,9 +130,22 @@ def test_planning_says_what_it_compiles(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_a_clean_screen(tmp_path):
-    train = ["train", "mini-llama", "--out", "runs/x", "--steps", "5000", "--batch", "4"]
-    said = listen(train, tmp_path, is_terminal=True, interrupt_at="compiling")
+@pytest.mark.parametrize("pause", [0, 1.5])  # while a program is traced, and while XLA compiles it
+def test_an_interrupt_leaves_a_clean_screen(tmp_path, pause):
+    train = ["train", "mini-llama", "--out", "runs/x", "--steps", "500", "--batch", "4"]
+    said = listen(train, tmp_path, is_terminal=True, interrupt_at="compiling", pause=pause)
     assert said.code == 130 and "Traceback" not in said.text
     assert said.text.endswith("jaxsink: interrupted; nothing half-written was left.\r\n")
     assert said.text.rindex("\x1b[?25h") > said.text.rindex("\x1b[?25l")  # the cursor is back
+
+
+def test_an_interrupt_that_the_garbage_collector_swallows_comes_again():
+    def swallow(phase: str, info: dict[str, int]) -> None:
+        gc.callbacks.remove(swallow)
+        signal.raise_signal(signal.SIGINT)
+
+    gc.callbacks.append(swallow)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), delivered_interrupts():
+        [gc.collect(), time.sleep(5)]
+    assert time.monotonic() - begun < 5
