@@ -153,7 +153,7 @@ def child(what: str, *arguments: str) -> int:
     if what == "copy":
         copy(Path(arguments[0]), Path(arguments[1]))
     elif what == "convert":
-        from jaxsink.cli import main as command
+        from jaxsink.cli.main import main as command
 
         if command(["convert", *arguments, "--json"]) != 0:
             return 1
@@ -174,7 +174,7 @@ def import_everything() -> None:
     import jax
     import jaxsink_converters.convert  # noqa: F401
 
-    from jaxsink.storage import orbax
+    from jaxsink.checkpoints.storage import orbax
 
     sys.modules["transformers"] = None  # type: ignore[assignment]
     orbax()

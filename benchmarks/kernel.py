@@ -40,10 +40,10 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxsink import attention
-from jaxsink.kernels import tiles
+from jaxsink.nn import attention
+from jaxsink.nn.kernels import tiles
 from jaxsink.parallel import make_mesh
-from jaxsink.record import received, received_by_query
+from jaxsink.recording.recorders import received, received_by_query
 
 DUMPS = Path(os.environ["KERNEL_BUNDLES"])  # where the compiler writes its schedules
 TOPOLOGIES = ("v4:2x2x1", "v5e:1x1", "v5p:2x2x1", "v6e:1x1", "tpu7x:2x2x1")

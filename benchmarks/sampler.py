@@ -27,8 +27,8 @@ import torch
 from torch_llada import TorchModel
 
 import jaxsink
-from jaxsink.record import last_row, received
-from jaxsink.reduce import top
+from jaxsink.recording.recorders import last_row, received
+from jaxsink.recording.reductions import top
 
 
 def make_model(vocab: int, layers: int, width: int, causal: bool) -> jaxsink.Model:

@@ -57,9 +57,9 @@ CASES = [
 
 def measure(case: Case) -> dict[str, Any]:
     import jaxsink
-    from jaxsink.plan.job import Job
-    from jaxsink.plan.planner import make_plan
-    from jaxsink.plan.topology import parse_topology
+    from jaxsink.planner.job import Job
+    from jaxsink.planner.planner import make_plan
+    from jaxsink.planner.topology import parse_topology
 
     config, half = jaxsink.preset(case.model), case.length // 2
     sampler = jaxsink.DreamSampler(half, half) if config.shift_logits else jaxsink.LLaDASampler(half, half, 32)

@@ -144,8 +144,8 @@ def copy(source: str, target: str) -> dict[str, float]:
 def convert(source: str, target: str) -> dict[str, float]:
     import jax
 
-    from jaxsink.cli import main as command
-    from jaxsink.storage import orbax
+    from jaxsink.checkpoints.storage import orbax
+    from jaxsink.cli.main import main as command
 
     orbax()
     jax.device_put(0.0).block_until_ready()
@@ -159,7 +159,7 @@ def load(path: str, dtype: str) -> dict[str, float]:
     import jax
 
     import jaxsink
-    from jaxsink.storage import orbax
+    from jaxsink.checkpoints.storage import orbax
 
     orbax()
     jax.device_put(0.0).block_until_ready()

@@ -6,8 +6,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from jaxsink.cli import Commands, add_reading_options, reading_options
-from jaxsink.progress import bytes_progress, human_bytes
+from jaxsink.cli.main import Commands, add_reading_options, reading_options
+from jaxsink.runs.progress import bytes_progress, human_bytes
 
 EXAMPLES = """examples:
   jaxsink convert ./LLaDA-8B-Instruct ./llada                      Hugging Face directory, types as stored

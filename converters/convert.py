@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxsink.cloud import is_remote
+from jaxsink.checkpoints.gcs import is_remote
+from jaxsink.checkpoints.hub import HUB_ID
+from jaxsink.checkpoints.storage import dtype_name
+from jaxsink.checkpoints.writer import Writer, writer
 from jaxsink.errors import JaxsinkError
-from jaxsink.hub import HUB_ID
-from jaxsink.origin import TOKENIZER_FILES, model_names
-from jaxsink.progress import human_bytes
+from jaxsink.nn.origin import TOKENIZER_FILES, model_names
+from jaxsink.runs.progress import human_bytes
 from jaxsink.sampling.recommend import recommended_entry
-from jaxsink.storage import dtype_name
-from jaxsink.tokenizer import Tokenizer, check_special_ids
-from jaxsink.writing import Writer, writer
+from jaxsink.text.tokenizer import Tokenizer, check_special_ids
 
 from . import hub
 from .gguf_source import GgufSource

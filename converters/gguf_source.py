@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxsink.config import ModelConfig, RopeScaling
 from jaxsink.errors import JaxsinkError
-from jaxsink.tokenizer import KNOWN_TOKENS
+from jaxsink.nn.config import ModelConfig, RopeScaling
+from jaxsink.text.tokenizer import KNOWN_TOKENS
 
 from .gguf_file import GgufTensor, read_gguf
 from .source import Source, TensorInfo, add_tensor
@@ -154,7 +154,7 @@ def undo_interleaving(value: np.ndarray, heads: int) -> np.ndarray:
 
 def llama3_from_factors(factors: np.ndarray, config: dict[str, Any], path: Path) -> dict[str, Any]:
     """GGUF stores Llama 3.1's scaling as one divisor per frequency; find the published setting that makes it."""
-    from jaxsink.layers import rope_frequencies
+    from jaxsink.nn.layer import rope_frequencies
 
     theta = config.get("rope_theta", 10000.0)
     if not isinstance(theta, float) or not theta > 1:

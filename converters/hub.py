@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jaxsink.checkpoints.storage import first_line
 from jaxsink.errors import JaxsinkError
-from jaxsink.storage import first_line
 
 SETTINGS = ["*.json", "*.jinja", "merges.txt", "tokenizer.model"]
 TIMEOUT = 10.0  # seconds until the hub must have answered

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsink.config import ModelConfig
+from jaxsink.checkpoints.storage import MANIFEST, dtype_name, first_line
+from jaxsink.checkpoints.streaming import Index, assemble
 from jaxsink.errors import JaxsinkError
-from jaxsink.loading import Index, assemble
-from jaxsink.model import Model
-from jaxsink.storage import MANIFEST, dtype_name, first_line
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import Model
 
 from .families import family_of
 from .hub import fetch_settings, newest_commit
@@ -110,7 +110,7 @@ def tokenizer_files(path: Path) -> dict[str, str]:
 
 def convert_from_hub(repository: str, commit: str, target: Path) -> None:
     """Fetch and convert a model of the hub, with a progress bar where somebody looks."""
-    from jaxsink.progress import bytes_progress
+    from jaxsink.runs.progress import bytes_progress
 
     from .convert import convert
 

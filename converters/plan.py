@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxsink.config import ModelConfig
+from jaxsink.checkpoints.storage import named_leaves, piece_name
+from jaxsink.checkpoints.streaming import is_layered
 from jaxsink.errors import JaxsinkError
-from jaxsink.loading import is_layered
-from jaxsink.model import abstract
-from jaxsink.storage import named_leaves, piece_name
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import abstract
 
 from .families import family_of
 from .source import FLOATS, NUMPY, Source

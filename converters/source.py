@@ -19,9 +19,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from jaxsink.checkpoints.storage import first_line
+from jaxsink.checkpoints.streaming import Buffers
 from jaxsink.errors import JaxsinkError
-from jaxsink.loading import Buffers
-from jaxsink.storage import first_line
 
 FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 NUMPY = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}

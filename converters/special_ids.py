@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
-from jaxsink.tokenizer import Tokenizer
+from jaxsink.nn.config import ModelConfig
+from jaxsink.text.tokenizer import Tokenizer
 
 from .source import Source
 from .table import Family, Settings

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsink.config import ModelConfig, RopeScaling
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.config import ModelConfig, RopeScaling
 
 from .shared_settings import DEFAULTS, HARMLESS
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxsink.checkpoints.storage import first_line
 from jaxsink.errors import JaxsinkError, install_hint
-from jaxsink.storage import first_line
 
 from .source import NUMPY, Source, TensorInfo, add_tensor, check_against_index, check_file, list_shards, read_settings
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxsink.checkpoints.storage import Reader, first_line
 from jaxsink.errors import JaxsinkError
-from jaxsink.model import forward
-from jaxsink.storage import Reader, first_line
+from jaxsink.nn.transformer import forward
 
 from .plan import Piece, Plan, read_piece
 from .source import NUMPY, Source

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, TABLE1, percent, rows
 
-from jaxsink.stats import bootstrap
 from jaxsink.study import Finding, Measurement, Recorded, Scored, Study, Subject, Table, trained
+from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "extra", "An extra token as the sink"
 QUESTION = "Does a model that is given a token to sink to stop using others, and does it solve more?"

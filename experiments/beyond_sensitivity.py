@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsink.stats import bootstrap
 from jaxsink.study import Finding, Gallery, Measurement, Recorded, Study, Subject, Table
+from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "sensitivity", "Settings of the sampler, and ε"
 QUESTION = "How much of a trajectory is the model, and how much the settings?"

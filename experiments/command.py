@@ -11,10 +11,10 @@ from typing import Any
 
 from jaxsink_experiments import BEYOND, ORDER, PAPER
 
-from jaxsink.cli import add_reading_options, reading_options
-from jaxsink.cloud import local
+from jaxsink.checkpoints.gcs import local
+from jaxsink.cli.main import add_reading_options, reading_options
 from jaxsink.errors import JaxsinkError
-from jaxsink.progress import stage
+from jaxsink.runs.progress import stage
 
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
 QUICK, FULL = (200, 30), (500, 50)  # problems per condition, generations recorded
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if runs is not None and not runs.is_dir():
         raise JaxsinkError(f"--runs: {runs} is not a directory; give the one that holds the training runs.")
 
-    from jaxsink.commands.shared import enable_compilation_cache
+    from jaxsink.cli.shared import enable_compilation_cache
     from jaxsink.reporting import read_study, write_page
     from jaxsink.study import Study, subject
     from jaxsink.study.run import conduct
@@ -122,7 +122,7 @@ def show(findings: list[Any], study: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxsink.stats import wilson
+    from jaxsink.study.statistics import wilson
 
     table = Table("experiment", "verdict", "what we find", title=f"results in {study.folder}", title_justify="left")
     for finding in findings:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 import jaxsink
-from jaxsink.plots import COMMITTED, HEAT
+from jaxsink.reporting.plots import COMMITTED, HEAT
 from jaxsink.study import Finding, Study, plots
 from jaxsink.study.finding import all_of
 

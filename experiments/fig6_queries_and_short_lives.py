@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from jaxsink.sinks import as_if_all
-from jaxsink.stats import bootstrap
 from jaxsink.study import Finding, Study, Table, plots
 from jaxsink.study.finding import all_of
+from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "fig6", "Who sinks where, and for how long"
 QUESTION = "Do masked and unmasked queries have different sinks, and do sinks appear for a single step?"

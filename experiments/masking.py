@@ -10,8 +10,8 @@ import numpy as np
 from jaxsink.evals.conditions import PLAIN, label
 from jaxsink.sinks import MaskSinks
 from jaxsink.sinks.mask import SELECTIONS
-from jaxsink.stats import mcnemar, wilson
 from jaxsink.study import Subject
+from jaxsink.study.statistics import mcnemar, wilson
 
 COLUMNS = ["model", "condition", "right", "low", "high", "problems", "lost", "gained", "p against K = 0"]
 NOTE = "95 % Wilson intervals; exact McNemar tests on the same problems"

@@ -20,7 +20,7 @@ import argparse
 import json
 from typing import Any
 
-from jaxsink.cloud import local
+from jaxsink.checkpoints.gcs import local
 from jaxsink.errors import JaxsinkError
 
 EXAMPLES = """examples:
@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxsink.commands.tables import print_merged
+    from jaxsink.cli.tables import print_merged
     from jaxsink.evals.summary import read_summary
     from jaxsink.evals.tables import table1, table2, write_tables
 

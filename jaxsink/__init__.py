@@ -9,62 +9,69 @@ from typing import TYPE_CHECKING, Any
 from jaxsink.version import __version__
 
 if TYPE_CHECKING:
-    from jaxsink import parallel, plots, record, reduce, sinks, stats
-    from jaxsink.checkpoint import load, save
-    from jaxsink.config import Experts, ModelConfig, RopeScaling
+    from jaxsink import parallel, sinks
+    from jaxsink.checkpoints.load import load, save
     from jaxsink.errors import JaxsinkError
-    from jaxsink.model import Model, Output, abstract, forward, init
-    from jaxsink.origin import Origin
-    from jaxsink.presets import PRESETS, preset
+    from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
+    from jaxsink.nn.origin import Origin
+    from jaxsink.nn.transformer import Model, Output, abstract, forward, init
+    from jaxsink.recording import recorders as record
+    from jaxsink.recording import reductions as reduce
+    from jaxsink.reporting import plots
     from jaxsink.reporting.own import report
     from jaxsink.sampling.generate import generate
     from jaxsink.sampling.generation import Generation
-    from jaxsink.sampling.intervene import DropPositions
+    from jaxsink.sampling.interventions import DropPositions
     from jaxsink.sampling.recommend import sampler_for
     from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler, SDARSampler
-    from jaxsink.tokenizer import Tokenizer
+    from jaxsink.study import statistics as stats
+    from jaxsink.text.tokenizer import Tokenizer
+    from jaxsink.zoo.presets import PRESETS, preset
 
-_HOME = {
+_MODULES = {
     "parallel": "jaxsink.parallel",
-    "plots": "jaxsink.plots",
-    "record": "jaxsink.record",
-    "reduce": "jaxsink.reduce",
+    "plots": "jaxsink.reporting.plots",
+    "record": "jaxsink.recording.recorders",
+    "reduce": "jaxsink.recording.reductions",
     "sinks": "jaxsink.sinks",
-    "stats": "jaxsink.stats",
-    "load": "jaxsink.checkpoint",
-    "save": "jaxsink.checkpoint",
-    "Experts": "jaxsink.config",
-    "ModelConfig": "jaxsink.config",
-    "RopeScaling": "jaxsink.config",
+    "stats": "jaxsink.study.statistics",
+}
+_HOME = {
+    "load": "jaxsink.checkpoints.load",
+    "save": "jaxsink.checkpoints.load",
+    "Experts": "jaxsink.nn.config",
+    "ModelConfig": "jaxsink.nn.config",
+    "RopeScaling": "jaxsink.nn.config",
     "JaxsinkError": "jaxsink.errors",
-    "Model": "jaxsink.model",
-    "Output": "jaxsink.model",
-    "abstract": "jaxsink.model",
-    "forward": "jaxsink.model",
-    "init": "jaxsink.model",
-    "Origin": "jaxsink.origin",
-    "PRESETS": "jaxsink.presets",
-    "preset": "jaxsink.presets",
+    "Model": "jaxsink.nn.transformer",
+    "Output": "jaxsink.nn.transformer",
+    "abstract": "jaxsink.nn.transformer",
+    "forward": "jaxsink.nn.transformer",
+    "init": "jaxsink.nn.transformer",
+    "Origin": "jaxsink.nn.origin",
+    "PRESETS": "jaxsink.zoo.presets",
+    "preset": "jaxsink.zoo.presets",
     "report": "jaxsink.reporting.own",
     "Generation": "jaxsink.sampling.generation",
     "generate": "jaxsink.sampling.generate",
-    "DropPositions": "jaxsink.sampling.intervene",
+    "DropPositions": "jaxsink.sampling.interventions",
     "sampler_for": "jaxsink.sampling.recommend",
     "ARSampler": "jaxsink.sampling.samplers",
     "DreamSampler": "jaxsink.sampling.samplers",
     "LLaDASampler": "jaxsink.sampling.samplers",
     "SDARSampler": "jaxsink.sampling.samplers",
-    "Tokenizer": "jaxsink.tokenizer",
+    "Tokenizer": "jaxsink.text.tokenizer",
 }
 
-__all__ = [*_HOME, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_MODULES, *_HOME, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _HOME:
         raise AttributeError(f"module 'jaxsink' has no attribute {name!r}")
-    module = import_module(_HOME[name])
-    return module if _HOME[name] == f"jaxsink.{name}" else getattr(module, name)
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

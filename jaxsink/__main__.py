@@ -2,6 +2,6 @@
 
 import sys
 
-from jaxsink.cli import main
+from jaxsink.cli.main import main
 
 sys.exit(main())

@@ -1,7 +1,7 @@
 """A tiny configuration of every family, with sizes that differ from each other so that mixed-up axes cannot hide."""
 
 from jaxsink import ModelConfig, preset
-from jaxsink.config import Experts, RopeScaling
+from jaxsink.nn.config import Experts, RopeScaling
 
 SMALL = {
     "layers": 3, "width": 48, "heads": 6, "kv_heads": 2, "head_dim": 10, "mlp_width": 56, "vocab": 89,

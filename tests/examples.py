@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxsink.cli import build_parser
+from jaxsink.cli.main import build_parser
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "jaxsink/models/*/README.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "jaxsink/zoo/weights/*/README.md")
 SHELL, PYTHON, NOT_RUN = ("bash", "sh"), ("python",), ("text", "yaml", "json", "bibtex")
 
 # (pattern, replacement, why): the same command with less to do, or with something that is here.

@@ -18,7 +18,7 @@ import numpy as np
 import tokenizers
 from checkpoints import config_of, random_model, tensors_of, write
 
-from jaxsink.cli import main
+from jaxsink.cli.main import main
 
 LETTERS = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 HEADERS = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]

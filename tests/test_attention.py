@@ -13,7 +13,8 @@ from configs import FAMILIES
 from test_forward import lively, sequences
 
 import jaxsink
-from jaxsink import attention, record
+from jaxsink.nn import attention
+from jaxsink.recording import recorders as record
 
 
 @pytest.mark.parametrize("backend", ["naive", "blocked"])

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jaxsink.tasks.benchmarks import Example, load_benchmark
 
-from jaxsink.data import benchmarks
-from jaxsink.data.benchmarks import Example, load_benchmark
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals import programs
-from jaxsink.evals.sandbox import run_checks
-from jaxsink.evals.score import score
 from jaxsink.evals.settings import get_setting
+from jaxsink.sandbox import programs
+from jaxsink.sandbox.runner import run_checks
+from jaxsink.tasks import benchmarks
+from jaxsink.tasks.score import score
 
 PUBLISHED = os.environ.get("JAXSINK_BENCHMARK_DATA")
 needs_published = pytest.mark.skipif(PUBLISHED is None, reason="JAXSINK_BENCHMARK_DATA names no folder")
@@ -68,7 +68,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch) -> dict[str, Path]:
     """Tiny files that count as the published ones."""
-    from jaxsink.data import benchmark_builders
+    from jaxsink.tasks import benchmark_builders
 
     files = {
         "gsm8k": write(tmp_path / "test.jsonl", GSM8K),
@@ -131,7 +131,7 @@ def test_mbpp_is_split_by_task(tmp_path: Path, published) -> None:
 
 
 def test_a_file_is_prepared_once_as_array_record(tmp_path: Path, published, monkeypatch) -> None:
-    from jaxsink.data import benchmark_builders
+    from jaxsink.tasks import benchmark_builders
 
     place = {"data_file": published["humaneval"], "data_dir": tmp_path / "tfds"}
     first = load_benchmark("humaneval", **place)
@@ -151,7 +151,7 @@ def test_another_file_is_refused_or_kept_apart(tmp_path: Path, published) -> Non
 
 
 def point_to(monkeypatch, file: benchmarks.PublishedFile) -> None:
-    from jaxsink.data import benchmark_builders
+    from jaxsink.tasks import benchmark_builders
 
     known = {**benchmarks.FILES, "humaneval": (file,)}
     monkeypatch.setattr(benchmarks, "FILES", known)
@@ -189,7 +189,7 @@ def test_without_a_network_one_sentence_comes_at_once(tmp_path: Path, monkeypatc
 
 
 def test_a_missing_training_split_names_its_own_option(tmp_path: Path, monkeypatch) -> None:
-    from jaxsink.data import benchmark_builders
+    from jaxsink.tasks import benchmark_builders
 
     def offline(*_: object, **__: object) -> None:
         raise benchmark_builders.requests.ConnectionError
@@ -214,7 +214,7 @@ def test_downloads_are_checked(tmp_path: Path, published, server: str, monkeypat
 
 
 def test_the_builders_know_the_published_checksums() -> None:
-    from jaxsink.data import benchmark_builders
+    from jaxsink.tasks import benchmark_builders
 
     for name, builder in benchmark_builders.BUILDERS.items():
         infos = {url: info.checksum for url, info in builder.url_infos.items()}  # pyright: ignore
@@ -251,7 +251,7 @@ def test_wrong_names_are_explained(tmp_path: Path) -> None:
 
 def test_the_modules_are_light() -> None:
     code = (
-        "import sys, jaxsink.data.benchmarks, jaxsink.evals.settings, jaxsink.evals.score, jaxsink.evals.prompts;"
+        "import sys, jaxsink.tasks.benchmarks, jaxsink.evals.settings, jaxsink.tasks.score, jaxsink.tasks.prompts;"
         "assert not {'jax', 'tensorflow', 'tensorflow_datasets', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

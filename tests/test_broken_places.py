@@ -233,9 +233,8 @@ def test_full_disk(told: bool, small_disk: Path, tmp_path: Path, capsys: Any, mo
 def test_file_size_limit(tmp_path: Path) -> None:
     """A quota in the middle of Orbax's write, in a process of its own: nothing but our sentence on stderr."""
     source, _ = make(tmp_path / "source", "llama")
-    code = (
-        "import resource, sys; from jaxsink.cli import main; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))"
-    )
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))"
+    code += "; from jaxsink.cli.main import main"
     command = [sys.executable, "-c", f"{code}; sys.exit(main(sys.argv[1:]))", "convert", source, tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert_refused((done.returncode, done.stdout, done.stderr), tmp_path / "out", str(tmp_path), "File too large")

@@ -6,16 +6,16 @@ import re
 
 import jax
 import pytest
+from jaxsink.tasks.task import problems
 
 import jaxsink
-from jaxsink.builtin import BUILTIN, builtin
-from jaxsink.cli import main
-from jaxsink.data.task import problems
+from jaxsink.checkpoints.storage import Reader
+from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
-from jaxsink.models import NAMES, resolve
-from jaxsink.storage import Reader
-from jaxsink.tokenizer import check_special_ids
+from jaxsink.text.tokenizer import check_special_ids
 from jaxsink.training.evaluate import accuracy, answers
+from jaxsink.zoo.builtin import BUILTIN, builtin
+from jaxsink.zoo.weights import NAMES, resolve
 
 FLOOR = {"mini-llama": 0.95, "mini-llada": 0.95, "mini-dream": 0.85}  # on 40 problems; the cards have the figures
 

@@ -3,8 +3,8 @@
 import jinja2
 import pytest
 
-from jaxsink import chat
 from jaxsink.errors import JaxsinkError
+from jaxsink.text import chat
 
 _HEADERS = (
     "{% set loop_messages = messages %}{% for message in loop_messages %}"

@@ -14,9 +14,12 @@ import pytest
 from checkpoints import CONFIGS, assert_same, config_of, make, random_model, run
 
 import jaxsink
-from jaxsink import JaxsinkError, atomic, loading, writing
+from jaxsink import JaxsinkError
+from jaxsink.checkpoints import streaming as loading
+from jaxsink.checkpoints import writer as writing
+from jaxsink.checkpoints.storage import MANIFEST, WEIGHTS, named_leaves
 from jaxsink.parallel import make_mesh
-from jaxsink.storage import MANIFEST, WEIGHTS, named_leaves
+from jaxsink.runs import atomic
 
 
 def save_and_load(model: jaxsink.Model, folder: Path, **options: Any) -> jaxsink.Model:
@@ -161,7 +164,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 class TestCompleteOrNotAtAll:
-    """The directory behind every checkpoint, in jaxsink.atomic."""
+    """The directory behind every checkpoint, in jaxsink.runs.atomic."""
 
     def test_what_a_killed_run_left_is_cleaned(self, tmp_path: Path) -> None:
         partial = tmp_path / ".model.partial"

@@ -20,14 +20,14 @@ from conftest import GOLDEN, load_golden
 from rich.console import Console
 
 import jaxsink
-from jaxsink import reporter
-from jaxsink.commands import generate as command
-from jaxsink.commands import live, shared
+from jaxsink.cli import generate as command
+from jaxsink.cli import live, shared
 from jaxsink.errors import JaxsinkError
-from jaxsink.origin import model_names
-from jaxsink.progress import Task, reporting
+from jaxsink.nn.origin import model_names
+from jaxsink.runs import reporter
+from jaxsink.runs.progress import Task, reporting
 from jaxsink.sampling import recommend
-from jaxsink.tokenizer import Tokenizer
+from jaxsink.text.tokenizer import Tokenizer
 
 SPECIALS = [
     "<|startoftext|>",
@@ -335,7 +335,7 @@ def test_large_records_are_announced(tmp_path):
     ],
 )
 def test_mistakes_are_one_sentence_before_any_work(argv, message, monkeypatch):
-    monkeypatch.setattr("jaxsink.checkpoint.load", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr("jaxsink.checkpoints.load.load", lambda *_: pytest.fail("the weights were read"))
     with pytest.raises(JaxsinkError, match=message) as error:
         call(*argv)
     assert "\n" not in str(error.value) and str(error.value).endswith(".")
@@ -355,7 +355,7 @@ def test_what_argparse_refuses(argv, capsys):
 def test_block_causal_models(tmp_path, capsys, monkeypatch):
     config = small("sdar-1.7b")
     monkeypatch.setattr(shared.Found, "at", lambda model: shared.Found(tmp_path, config, jaxsink.Origin()))
-    monkeypatch.setattr("jaxsink.checkpoint.load", lambda *_: jaxsink.init(config, 0))
+    monkeypatch.setattr("jaxsink.checkpoints.load.load", lambda *_: jaxsink.init(config, 0))
     result = call_json(capsys, "sdar", "--ids", "1", "--tokens", 8, "--steps-per-block", 2)
     assert result["sampler"]["name"] == "SDARSampler" and len(result["ids"]) == 8
     with pytest.raises(JaxsinkError, match="--steps is not for a sdar model: its sampler has --steps-per-block, --thr"):
@@ -616,5 +616,5 @@ def test_the_compile_clock_counts_overlapping_spans_once():
 
 
 def test_the_parser_needs_neither_jax_nor_rich():
-    code = "import sys, jaxsink.commands.generate; sys.exit(bool({'jax', 'rich', 'numpy'} & set(sys.modules)))"
+    code = "import sys, jaxsink.cli.generate; sys.exit(bool({'jax', 'rich', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -17,10 +17,10 @@ from jaxsink_converters.convert import convert
 from test_evaluate import random_model
 
 import jaxsink
-from jaxsink import cloud
-from jaxsink.cli import build_parser
+from jaxsink.checkpoints import gcs as cloud
+from jaxsink.cli.main import build_parser
 from jaxsink.errors import JaxsinkError
-from jaxsink.models import resolve
+from jaxsink.zoo.weights import resolve
 
 URL = "gs://bucket/models/tiny"
 
@@ -87,7 +87,7 @@ def test_what_killed_uploads_left_is_cleared_and_living_ones_are_not_touched(
     (tmp_path / "temporary").mkdir()
     code = """if True:
         import sys, tempfile
-        from jaxsink.atomic import scratch_directory
+        from jaxsink.runs.atomic import scratch_directory
         tempfile.tempdir = sys.argv[1]
         with scratch_directory("upload") as folder:
             (folder / "weights").write_text("16 GB")

@@ -12,16 +12,16 @@ import pytest
 from configs import FAMILIES
 
 import jaxsink
-from jaxsink.compilation import NO_HOISTING, PmapProgram, compiler_options
-from jaxsink.config import ModelConfig
-from jaxsink.evals.likelihood import _score
-from jaxsink.model import _forward, abstract
+from jaxsink.evals.likelihood.scoring import _score
+from jaxsink.nn.compilation import NO_HOISTING, PmapProgram, compiler_options
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import _forward, abstract
 from jaxsink.parallel import make_mesh
-from jaxsink.plan.compile import lower, place_weights
-from jaxsink.plan.job import Job
-from jaxsink.record import received
-from jaxsink.sampling import spread
-from jaxsink.sampling.records import make_plan
+from jaxsink.planner.compile import lower, place_weights
+from jaxsink.planner.job import Job
+from jaxsink.recording.recorders import received
+from jaxsink.recording.spec import make_plan
+from jaxsink.sampling import execution as spread
 
 NARROW = ("bfloat16", "float16", "int8")
 PROGRAMS = ("diffusion", "autoregressive", "forward", "likelihood")

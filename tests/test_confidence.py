@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxsink.tasks.batches import PROMPT, prompt_ids
+from jaxsink.tasks.task import problems
 
 import jaxsink
 from jaxsink import parallel
-from jaxsink.builtin import BUILTIN
-from jaxsink.data.batches import PROMPT, prompt_ids
-from jaxsink.data.task import problems
-from jaxsink.record import received
-from jaxsink.sampling import choose
+from jaxsink.recording.recorders import received
+from jaxsink.sampling import confidence as choose
+from jaxsink.zoo.builtin import BUILTIN
 
 TOKENS = 11
 BATCH = 5

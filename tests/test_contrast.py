@@ -8,7 +8,8 @@ from configs import FAMILIES
 from test_forward import lively, sequences
 
 import jaxsink
-from jaxsink import JaxsinkError, record
+from jaxsink import JaxsinkError
+from jaxsink.recording import recorders as record
 from jaxsink.sinks import Threshold, as_if_all, at_sinks, detect, split_by_query
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -27,9 +27,9 @@ from safetensors.numpy import load_file, save_file
 
 import jaxsink
 from jaxsink import JaxsinkError
-from jaxsink.storage import MANIFEST
-from jaxsink.tokenizer import Tokenizer
-from jaxsink.writing import Writer
+from jaxsink.checkpoints.storage import MANIFEST
+from jaxsink.checkpoints.writer import Writer
+from jaxsink.text.tokenizer import Tokenizer
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -20,15 +20,15 @@ from checkpoints import assert_refused, assert_same, converted, make, run
 
 import jaxsink
 from jaxsink import JaxsinkError
-from jaxsink.progress import Task
+from jaxsink.runs.progress import Task
 
 # A conversion that stops after five tensors, with some of them handed to Orbax, until the file `go` appears.
 PAUSED = """
 import signal, sys, time
 from pathlib import Path
 import jaxsink_converters.convert as engine
-from jaxsink import writing
-from jaxsink.cli import main
+from jaxsink.checkpoints import writer as writing
+from jaxsink.cli.main import main
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
 folder, writing.GROUP_BYTES = Path(sys.argv[1]).parent, 2000
@@ -250,7 +250,7 @@ def test_parts_of_a_file_in_any_order_have_its_hash(tmp_path: Path) -> None:
 
 
 def test_without_the_converters(tmp_path: Path, monkeypatch: Any) -> None:
-    from jaxsink import formats
+    from jaxsink.checkpoints import formats
 
     source, _ = make(tmp_path / "source", "llama")
     monkeypatch.setattr(formats, "entry_points", lambda group: [])

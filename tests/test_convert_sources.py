@@ -26,7 +26,7 @@ from checkpoints import (
 
 import jaxsink
 from jaxsink import JaxsinkError
-from jaxsink.storage import MANIFEST
+from jaxsink.checkpoints.storage import MANIFEST
 
 
 @pytest.mark.parametrize("family", ["llama", "dream", "gpt2", "llada_moe"])

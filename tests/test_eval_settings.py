@@ -7,14 +7,14 @@ import json
 from random import Random
 
 import pytest
+from jaxsink.tasks.benchmarks import Example
 
-from jaxsink import chat
-from jaxsink.data.benchmarks import Example
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.prompts import prompt_texts, shot_answer, shot_indices
-from jaxsink.evals.score import score
 from jaxsink.evals.settings import SETTINGS, EvalSetting, Shots, get_setting
 from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
+from jaxsink.tasks.prompts import prompt_texts, shot_answer, shot_indices
+from jaxsink.tasks.score import score
+from jaxsink.text import chat
 
 ANSWER = "She has 3 + 4 = <<3+4=7>>7 eggs.\n#### 7"
 QUESTION = Example("gsm8k", "test", 2, "gsm8k/test/2", "How many {eggs}?", ANSWER)

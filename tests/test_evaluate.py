@@ -13,26 +13,26 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jaxsink.tasks.benchmarks import Example
+from jaxsink.tasks.vocabulary import tokenizer
 from test_forward import lively
 
 import jaxsink
-from jaxsink.builtin import BUILTIN
-from jaxsink.commands.evaluate import add_parser
-from jaxsink.data.benchmarks import Example
-from jaxsink.data.vocabulary import tokenizer
+from jaxsink.cli.evaluate import add_parser
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals import engine
 from jaxsink.evals.conditions import comparisons, conditions
 from jaxsink.evals.engine import Evaluation, batches, evaluate
-from jaxsink.evals.exam import Exam, benchmark_exam, choose, task_exam
 from jaxsink.evals.manifest import fingerprint
 from jaxsink.evals.results import LineFile, read_results
 from jaxsink.evals.settings import get_setting
-from jaxsink.evals.stop import StoppedError
 from jaxsink.evals.summary import summarise
 from jaxsink.parallel import make_mesh, shard
+from jaxsink.runs.stopping import StoppedError
 from jaxsink.sinks import MaskSinks
-from jaxsink.stats import mcnemar, wilson
+from jaxsink.study.statistics import mcnemar, wilson
+from jaxsink.tasks.exam import Exam, benchmark_exam, choose, task_exam
+from jaxsink.zoo.builtin import BUILTIN
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 SHORT = {

@@ -9,21 +9,21 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jaxsink.tasks.benchmarks import Example
 from test_evaluate import random_model
 
 import jaxsink
-from jaxsink.cli import main
-from jaxsink.data.benchmarks import Example
+from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import comparisons, conditions
 from jaxsink.evals.engine import Evaluation, evaluate
-from jaxsink.evals.exam import Exam, gold_exam, task_exam
-from jaxsink.evals.prompts import gold_text, prompt_texts
 from jaxsink.evals.results import read_results
 from jaxsink.evals.settings import get_setting
 from jaxsink.evals.summary import summarise
-from jaxsink.sampling.intervene import DropPositions
+from jaxsink.sampling.interventions import DropPositions
 from jaxsink.sinks import MaskSinks
+from jaxsink.tasks.exam import Exam, gold_exam, task_exam
+from jaxsink.tasks.prompts import gold_text, prompt_texts
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 CONDITIONS = conditions((0, 2), ("top", "random", "first"))

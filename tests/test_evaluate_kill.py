@@ -15,11 +15,11 @@ from test_evaluate import random_model
 
 import jaxsink
 from jaxsink.evals.results import read_results
-from jaxsink.evals.stop import GRACE
+from jaxsink.runs.stopping import GRACE
 
 DRIVER = """
 import argparse, sys
-from jaxsink.commands.evaluate import add_parser
+from jaxsink.cli.evaluate import add_parser
 parser = argparse.ArgumentParser()
 add_parser(parser.add_subparsers())
 args = parser.parse_args(["evaluate", *sys.argv[1:]])

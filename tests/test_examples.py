@@ -18,10 +18,10 @@ import pytest
 from examples import LEFT_OUT, SUBSTITUTIONS, Example, all_pages
 from stand_ins import StandIns
 
-from jaxsink import presets
-from jaxsink.cli import main
-from jaxsink.data import benchmark_builders, benchmarks
+from jaxsink.cli.main import main
 from jaxsink.evals import settings
+from jaxsink.tasks import benchmark_builders, benchmarks
+from jaxsink.zoo import presets
 
 ALL = all_pages()
 NEEDS = {

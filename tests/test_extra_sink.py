@@ -10,8 +10,9 @@ from configs import FAMILIES
 from test_forward import lively, sequences
 
 import jaxsink
-from jaxsink import JaxsinkError, record
-from jaxsink.checkpoint import named_leaves
+from jaxsink import JaxsinkError
+from jaxsink.checkpoints.load import named_leaves
+from jaxsink.recording import recorders as record
 from jaxsink.sinks import MaskSinks
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -127,7 +128,7 @@ def test_generation_with_an_extra_sink_and_its_checkpoint(tmp_path) -> None:
         taken = int(out.steps[row])
         best = np.asarray(logits).argmax(axis=-1)[len(prompt) - 1 :][:taken]
         np.testing.assert_array_equal(np.asarray(out.response)[row, :taken], best)
-    from jaxsink.checkpoint import save
+    from jaxsink.checkpoints.load import save
 
     save(model, tmp_path / "model")
     again = jaxsink.load(tmp_path / "model")

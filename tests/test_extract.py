@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from jaxsink.tasks.benchmarks import Example
 
-from jaxsink.data.benchmarks import Example
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals import extract, programs
-from jaxsink.evals.extract import HUMANEVAL_STOPS, INVALID
+from jaxsink.sandbox import programs
+from jaxsink.tasks import extract
+from jaxsink.tasks.extract import HUMANEVAL_STOPS, INVALID
 
 GOLD = "She has 3 + 4 = <<3+4=7>>7 eggs.\nThat is $1,007.\n#### 1,007"
 ADD = Example(

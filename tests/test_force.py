@@ -10,7 +10,7 @@ from test_forward import lively
 
 import jaxsink
 from jaxsink import JaxsinkError
-from jaxsink.sampling.intervene import DropPositions
+from jaxsink.sampling.interventions import DropPositions
 from jaxsink.sinks import MaskSinks
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

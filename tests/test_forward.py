@@ -11,9 +11,10 @@ from configs import FAMILIES
 from conftest import MODELS, golden
 
 import jaxsink
-from jaxsink import JaxsinkError, record
-from jaxsink.checkpoint import named_leaves
-from jaxsink.layers import Layer
+from jaxsink import JaxsinkError
+from jaxsink.checkpoints.load import named_leaves
+from jaxsink.nn.layer import Layer
+from jaxsink.recording import recorders as record
 
 CASES = [
     (name, case)
@@ -185,7 +186,7 @@ def test_too_long_for_learned_positions() -> None:
 
 
 def test_rope_frequencies_of_llama_31(llama) -> None:
-    from jaxsink.layers import rope_frequencies
+    from jaxsink.nn.layer import rope_frequencies
 
     frequency, factor = rope_frequencies(jaxsink.preset("llama-3.1-8b"))
     np.testing.assert_allclose(frequency, llama.arrays["rope.inv_freq_llama31_8b"], rtol=2e-6)
@@ -204,7 +205,7 @@ def test_heads_told_apart_before_the_slice_are_the_same_model_and_for_tpu_only(f
     np.testing.assert_array_equal(jaxsink.forward(model, tokens).logits, before.logits)
     assert not used
     jax.clear_caches()
-    monkeypatch.setattr("jaxsink.model.on_tpu", lambda mesh: True)
+    monkeypatch.setattr("jaxsink.nn.transformer.on_tpu", lambda mesh: True)
     after = jaxsink.forward(model, tokens, record=record.received())
     assert used
     np.testing.assert_allclose(after.logits, before.logits, atol=1e-6)

@@ -16,9 +16,11 @@ from test_generate_records import DropLargest
 from test_samplers import model_of
 
 import jaxsink
-from jaxsink import ARSampler, DreamSampler, LLaDASampler, SDARSampler, record, reduce
-from jaxsink.attention import Sequence
-from jaxsink.model import Pass, logits, transform
+from jaxsink import ARSampler, DreamSampler, LLaDASampler, SDARSampler
+from jaxsink.nn.attention import Sequence
+from jaxsink.nn.transformer import Pass, logits, transform
+from jaxsink.recording import recorders as record
+from jaxsink.recording import reductions as reduce
 from jaxsink.sampling import autoregressive, diffusion
 from jaxsink.sampling import generate as generating
 

@@ -15,7 +15,9 @@ import reference
 from test_samplers import PROMPTS, Slow, model_of, softmax, surest
 
 import jaxsink
-from jaxsink import ARSampler, DreamSampler, DropPositions, JaxsinkError, LLaDASampler, SDARSampler, record, reduce
+from jaxsink import ARSampler, DreamSampler, DropPositions, JaxsinkError, LLaDASampler, SDARSampler
+from jaxsink.recording import recorders as record
+from jaxsink.recording import reductions as reduce
 from jaxsink.sinks import Threshold, detect
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -13,8 +13,8 @@ from conftest import GOLDEN
 
 import jaxsink
 from jaxsink import ARSampler, JaxsinkError, LLaDASampler
-from jaxsink.cli import main
-from jaxsink.commands.generate import why_empty
+from jaxsink.cli.generate import why_empty
+from jaxsink.cli.main import main
 from jaxsink.sampling.generation import Generation
 from jaxsink.sampling.prompts import unknown_words
 

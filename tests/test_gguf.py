@@ -19,9 +19,9 @@ from jaxsink_converters.gguf_file import read_gguf
 from test_broken_places import Edit, damage, edits
 
 import jaxsink
+from jaxsink.checkpoints.storage import MANIFEST
 from jaxsink.errors import JaxsinkError
-from jaxsink.storage import MANIFEST
-from jaxsink.tokenizer import Tokenizer
+from jaxsink.text.tokenizer import Tokenizer
 
 Quant = gguf.GGMLQuantizationType
 LETTERS = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())

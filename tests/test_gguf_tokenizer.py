@@ -7,7 +7,7 @@ import tokenizers
 from jaxsink_converters.gguf_tokenizer import PRE_TOKENIZERS, build
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.tokenizer import Tokenizer
+from jaxsink.text.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MERGES = ["h e", "l l", "he ll", "hell o", "1 2", "12 3", "123 4", "Ġ Ġ", "! Ċ", "Ġ 1"]

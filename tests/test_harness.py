@@ -10,19 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jaxsink.tasks.benchmarks import Example
+from jaxsink.tasks.task import problems
 
 import jaxsink
-from jaxsink import JaxsinkError, chat
-from jaxsink.cli import main
-from jaxsink.data.benchmarks import Example
-from jaxsink.data.task import problems
+from jaxsink import JaxsinkError
+from jaxsink.cli.main import main
 from jaxsink.evals.conditions import conditions
 from jaxsink.evals.engine import Evaluation, evaluate
-from jaxsink.evals.exam import benchmark_exam, task_exam
-from jaxsink.evals.prompts import prompt_texts
 from jaxsink.evals.results import read_results
 from jaxsink.evals.settings import EvalSetting, Shots, get_setting
-from jaxsink.tokenizer import Tokenizer
+from jaxsink.tasks.exam import benchmark_exam, task_exam
+from jaxsink.tasks.prompts import prompt_texts
+from jaxsink.text import chat
+from jaxsink.text.tokenizer import Tokenizer
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness (extra `eval`)")
@@ -172,7 +173,7 @@ def instance(kind: str, *arguments: Any, doc_id: int | None = None) -> Any:
 
 @pytest.fixture(scope="module")
 def llama() -> Any:
-    from jaxsink.evals.harness import JaxsinkLM
+    from jaxsink.evals.lm_eval.harness import JaxsinkLM
 
     return JaxsinkLM("mini-llama", batch_size=4, max_new_tokens=32)
 

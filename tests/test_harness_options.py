@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from jaxsink import JaxsinkError
-from jaxsink.builtin import BUILTIN
-from jaxsink.cli import main
-from jaxsink.config import ModelConfig
+from jaxsink.cli.main import main
 from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_two
-from jaxsink.evals.harness_options import Options, Request, make_sampler, parse_options
+from jaxsink.evals.lm_eval.options import Options, Request, make_sampler, parse_options
+from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.recommend import family_sampler
 from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
 from jaxsink.sinks import MaskSinks
+from jaxsink.zoo.builtin import BUILTIN
 
 LLADA, DREAM, LLAMA = (BUILTIN[name].config for name in ("mini-llada", "mini-dream", "mini-llama"))
 

@@ -16,8 +16,8 @@ from configs import FAMILIES
 from test_forward import lively
 
 from jaxsink import JaxsinkError, parallel
-from jaxsink.checkpoint import save
-from jaxsink.pieces import Pieces
+from jaxsink.checkpoints.load import save
+from jaxsink.runs.pieces import Pieces
 
 SCRIPT = Path(__file__).with_name("two_hosts.py")
 QUICK = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiles faster

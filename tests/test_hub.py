@@ -18,8 +18,9 @@ import pytest
 from conftest import GOLDEN
 
 import jaxsink
-from jaxsink import JaxsinkError, ModelConfig, Tokenizer, hub
-from jaxsink.cli import main
+from jaxsink import JaxsinkError, ModelConfig, Tokenizer
+from jaxsink.checkpoints import hub
+from jaxsink.cli.main import main
 
 ID = "Dream-org/Dream-v0-Instruct-7B"
 

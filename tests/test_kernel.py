@@ -19,8 +19,10 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_me
 from test_forward import lively, sequences
 
 import jaxsink
-from jaxsink import attention, parallel, record
-from jaxsink.kernels import backend, tiles
+from jaxsink import parallel
+from jaxsink.nn import attention
+from jaxsink.nn.kernels import backend, tiles
+from jaxsink.recording import recorders as record
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

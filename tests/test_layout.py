@@ -13,27 +13,27 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jaxsink.tasks.vocabulary import tokenizer
 
 import jaxsink
-from jaxsink.commands import evaluate as command
-from jaxsink.data.vocabulary import tokenizer
+from jaxsink.cli import evaluate as command
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import conditions
 from jaxsink.evals.engine import Evaluation, answers, batches, evaluate
-from jaxsink.evals.exam import Exam, Question
 from jaxsink.evals.layout import Bucket, batch_rows, layout
 from jaxsink.evals.prompt_lengths import QUANTILES, estimated_lengths
-from jaxsink.evals.score import Score
 from jaxsink.evals.settings import SETTINGS, EvalSetting, get_setting
-from jaxsink.evals.stop import never
 from jaxsink.parallel import make_mesh, shard
-from jaxsink.plan import here
-from jaxsink.plan.choose import choices
-from jaxsink.plan.compile import lower
-from jaxsink.plan.topology import CHIPS, GIB, Topology, parse_topology
-from jaxsink.plan.workload import Workload, exam_workload, published_workload, table_1_conditions
-from jaxsink.presets import PRESETS
+from jaxsink.planner import here
+from jaxsink.planner.choose import choices
+from jaxsink.planner.compile import lower
+from jaxsink.planner.topology import CHIPS, GIB, Topology, parse_topology
+from jaxsink.planner.workload import Workload, exam_workload, published_workload, table_1_conditions
+from jaxsink.runs.stopping import never
 from jaxsink.sampling import diffusion
+from jaxsink.tasks.exam import Exam, Question
+from jaxsink.tasks.score import Score
+from jaxsink.zoo.presets import PRESETS
 
 generating = importlib.import_module("jaxsink.sampling.generate")
 MESHES = ((1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (2, 4), (1, 8))
@@ -242,7 +242,8 @@ def test_evaluate_chooses_by_the_memory_of_the_devices(monkeypatch) -> None:
     devices = [Device(device, "TPU v6 lite", 31.25 * GIB) for device in jax.devices()]
     monkeypatch.setattr(here, "make_mesh", lambda data, model, found: make_mesh(data, model, jax.devices()))
     monkeypatch.setattr(
-        "jaxsink.plan.choose.make_mesh", lambda data, model, found: make_mesh(data, model, jax.devices()[: len(found)])
+        "jaxsink.planner.choose.make_mesh",
+        lambda data, model, found: make_mesh(data, model, jax.devices()[: len(found)]),
     )
     place = here.find_place(work, devices, None, None, None)
     (planned, *_) = choices(work, parse_topology("v6e:2x4"), jax.devices())

@@ -14,8 +14,8 @@ from test_forward import lively
 
 import jaxsink
 from jaxsink import JaxsinkError
-from jaxsink.evals.canvases import canvases, count, drawn, every
-from jaxsink.evals.likelihood import Likelihood, Pair, Scoring, likelihoods, pieces
+from jaxsink.evals.likelihood.canvases import canvases, count, drawn, every
+from jaxsink.evals.likelihood.scoring import Likelihood, Pair, Scoring, likelihoods, pieces
 from jaxsink.parallel import make_mesh, shard
 from jaxsink.sinks import MaskSinks
 

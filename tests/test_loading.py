@@ -12,9 +12,9 @@ from checkpoints import assert_same, make
 from jaxsink_converters.convert import convert
 
 import jaxsink
-from jaxsink import loading
-from jaxsink.quantize import is_rounded
-from jaxsink.storage import named_leaves
+from jaxsink.checkpoints import streaming as loading
+from jaxsink.checkpoints.storage import named_leaves
+from jaxsink.nn.quantization import is_rounded
 
 
 @pytest.fixture

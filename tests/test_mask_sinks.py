@@ -10,8 +10,9 @@ from configs import FAMILIES
 from test_forward import lively
 
 import jaxsink
-from jaxsink import JaxsinkError, record
-from jaxsink.sampling.intervene import Previous
+from jaxsink import JaxsinkError
+from jaxsink.recording import recorders as record
+from jaxsink.sampling.interventions import Previous
 from jaxsink.sinks import MaskSinks, Threshold, TopK, Turns, detect
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

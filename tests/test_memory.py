@@ -8,10 +8,10 @@ import pytest
 
 import jaxsink
 from jaxsink import ARSampler, JaxsinkError, LLaDASampler
-from jaxsink.cli import main
-from jaxsink.memory import explained, sentence
-from jaxsink.sampling import spread
-from jaxsink.storage import Reader
+from jaxsink.checkpoints.storage import Reader
+from jaxsink.cli.main import main
+from jaxsink.nn.memory import explained, sentence
+from jaxsink.sampling import execution as spread
 
 GIB = 1 << 30
 

@@ -9,8 +9,8 @@ import pytest
 from configs import FAMILIES
 from flax import nnx
 
-from jaxsink.layers import Linear, Mlp, random_maker
-from jaxsink.quantize import rounded
+from jaxsink.nn.layer import Linear, Mlp, random_maker
+from jaxsink.nn.quantization import rounded
 
 
 def mlp_of(family: str, **changes: int) -> Mlp:

@@ -13,7 +13,8 @@ import pytest
 from configs import FAMILIES
 
 from jaxsink import ARSampler, DreamSampler, LLaDASampler, SDARSampler
-from jaxsink.sampling import choose, noise
+from jaxsink.sampling import confidence as choose
+from jaxsink.sampling import rng as noise
 from jaxsink.sampling.generate import make_draws
 from jaxsink.sampling.samplers import Window
 

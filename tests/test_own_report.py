@@ -16,7 +16,7 @@ from configs import FAMILIES
 from test_forward import lively
 
 import jaxsink
-from jaxsink.cli import main
+from jaxsink.cli.main import main
 from jaxsink.reporting import own
 from jaxsink.reporting.generations import read_record, runs_of, token_text, token_texts
 from jaxsink.reporting.scores import whole_scores

@@ -46,7 +46,7 @@ def test_importing_loads_no_heavy_framework() -> None:
 
 
 def test_the_command_line_starts_without_jax() -> None:
-    code = "import sys; from jaxsink.cli import build_parser; build_parser(); assert 'jax' not in sys.modules"
+    code = "import sys; from jaxsink.cli.main import build_parser; build_parser(); assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -9,7 +9,8 @@ from configs import FAMILIES
 from test_forward import lively, sequences
 
 import jaxsink
-from jaxsink import JaxsinkError, parallel, preset, record
+from jaxsink import JaxsinkError, parallel, preset
+from jaxsink.recording import recorders as record
 
 
 @pytest.mark.parametrize("shape", [(1, 8), (2, 4), (8, 1)])

@@ -9,19 +9,19 @@ import pytest
 
 import jaxsink
 from jaxsink import cli
-from jaxsink.commands.plan import find_settings
-from jaxsink.commands.plan_tables import advice, totals
+from jaxsink.cli.plan import find_settings
+from jaxsink.cli.plan_tables import advice, totals
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import get_setting
-from jaxsink.plan import evaluation, planner, timing, topology
-from jaxsink.plan.compile import Compiled, Memory, needed_bytes
-from jaxsink.plan.hlo import group_size, parse_module
-from jaxsink.plan.job import Job
-from jaxsink.plan.planner import check_mesh
-from jaxsink.plan.roofline import guess_step, read_bytes, roofline
-from jaxsink.plan.search import largest_batch
-from jaxsink.plan.topology import CHIPS, GIB, HOP, parse_topology
-from jaxsink.plan.workload import published_workload
+from jaxsink.planner import evaluation, planner, timing, topology
+from jaxsink.planner.compile import Compiled, Memory, needed_bytes
+from jaxsink.planner.hlo import group_size, parse_module
+from jaxsink.planner.job import Job
+from jaxsink.planner.planner import check_mesh
+from jaxsink.planner.roofline import guess_step, read_bytes, roofline
+from jaxsink.planner.search import largest_batch
+from jaxsink.planner.topology import CHIPS, GIB, HOP, parse_topology
+from jaxsink.planner.workload import published_workload
 from jaxsink.sinks import MaskSinks
 
 V5E = CHIPS["v5e"]

@@ -14,14 +14,14 @@ import jaxsink
 from jaxsink import cli
 from jaxsink.evals.settings import get_setting
 from jaxsink.parallel import make_mesh, shard
-from jaxsink.plan.compile import Compiler, lower
-from jaxsink.plan.job import Job
-from jaxsink.plan.memory import estimated_bytes
-from jaxsink.plan.planner import make_plan
-from jaxsink.plan.topology import GIB, has_compiler, parse_topology
-from jaxsink.plan.workload import published_workload
-from jaxsink.record import received
-from jaxsink.reduce import top
+from jaxsink.planner.compile import Compiler, lower
+from jaxsink.planner.job import Job
+from jaxsink.planner.memory import estimated_bytes
+from jaxsink.planner.planner import make_plan
+from jaxsink.planner.topology import GIB, has_compiler, parse_topology
+from jaxsink.planner.workload import published_workload
+from jaxsink.recording.recorders import received
+from jaxsink.recording.reductions import top
 from jaxsink.sampling import autoregressive, diffusion
 
 needs_compiler = pytest.mark.skipif(not has_compiler(), reason="needs libtpu (extra `tpu`)")
@@ -60,7 +60,7 @@ def test_what_is_compiled_is_the_program_that_generate_runs(family, sampler, loo
 
 def test_importing_the_planner_leaves_the_environment_alone():
     code = (
-        "import os; before = dict(os.environ); import jaxsink.plan.planner, jaxsink.commands.plan; "
+        "import os; before = dict(os.environ); import jaxsink.planner.planner, jaxsink.cli.plan; "
         "assert dict(os.environ) == before"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})

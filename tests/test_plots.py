@@ -15,9 +15,9 @@ from made_generation import MOVING, PATH, PROMPT, B, H, L, Letters, S, T, made_g
 from test_forward import lively
 
 import jaxsink
-from jaxsink import plots
 from jaxsink.errors import JaxsinkError
-from jaxsink.reduce import head_mean, top
+from jaxsink.recording.reductions import head_mean, top
+from jaxsink.reporting import plots
 from jaxsink.sampling.leaves import Kept
 from jaxsink.sinks import Threshold, track
 

@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 import jaxsink
-from jaxsink import progress, reporter
-from jaxsink.cli import main
-from jaxsink.commands import platform
-from jaxsink.progress import bytes_progress, duration, human_bytes, reporting, stage
-from jaxsink.reporter import EVERY, PATIENCE, Heard, Reporter
+from jaxsink.cli import platform
+from jaxsink.cli.main import main
+from jaxsink.runs import progress, reporter
+from jaxsink.runs.progress import bytes_progress, duration, human_bytes, reporting, stage
+from jaxsink.runs.reporter import EVERY, PATIENCE, Heard, Reporter
 
 
 class Screen(io.StringIO):
@@ -217,7 +217,9 @@ def test_loading_names_the_model_and_its_size(plain, monkeypatch):
     monkeypatch.setattr(progress, "_reporter", plain.reporter)
     printed = []
     model = SimpleNamespace(with_origin=lambda origin: None)
-    monkeypatch.setattr("jaxsink.storage.Reader.model", lambda *_: printed.append(plain.after(PATIENCE)) or model)
+    monkeypatch.setattr(
+        "jaxsink.checkpoints.storage.Reader.model", lambda *_: printed.append(plain.after(PATIENCE)) or model
+    )
     jaxsink.load("mini-llada")
     assert re.fullmatch(r"\[    1 s\] loading mini-llada, \d\.\d\d MiB\n", printed[0])
 

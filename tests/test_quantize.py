@@ -13,12 +13,12 @@ from flax import nnx
 from test_forward import lively
 
 import jaxsink
-from jaxsink.builtin import builtin
-from jaxsink.checkpoint import save
-from jaxsink.model import abstract, named_leaves
+from jaxsink.checkpoints.load import save
+from jaxsink.nn.quantization import ROUNDED, is_rounded, quantized, rounded, scale_name, weights_dtype
+from jaxsink.nn.transformer import abstract, named_leaves
 from jaxsink.parallel import make_mesh
-from jaxsink.quantize import ROUNDED, is_rounded, quantized, rounded, scale_name, weights_dtype
 from jaxsink.training.evaluate import accuracy
+from jaxsink.zoo.builtin import builtin
 
 DENSE = [name for name, config in FAMILIES.items() if config.experts is None]
 

@@ -9,7 +9,7 @@ from configs import FAMILIES
 from test_forward import lively, sequences
 
 import jaxsink
-from jaxsink import record
+from jaxsink.recording import recorders as record
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_shapes_of_single_nested_and_no_recorders(llada) -> None:
 
 
 def test_equal_recorders_compile_once(llada) -> None:
-    from jaxsink.model import _forward
+    from jaxsink.nn.transformer import _forward
 
     tokens = llada.case("fwd")["input_ids"]
     jaxsink.forward(llada.model, tokens, record={"m": record.maps(heads=[1]), "r": record.received()})

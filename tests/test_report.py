@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from made_study import ANSWER, EVIL, MOVING, SVG, make_run, make_study
 
-from jaxsink.commands.report import add_parser
+from jaxsink.cli.report import add_parser
 from jaxsink.errors import JaxsinkError
 from jaxsink.reporting import figures, read_study, render
 from jaxsink.reporting import page as page_module

@@ -14,15 +14,15 @@ from jaxsink_converters.convert import convert
 
 import jaxsink
 from jaxsink import ARSampler, DreamSampler, JaxsinkError, LLaDASampler, Origin, SDARSampler, sampler_for
-from jaxsink.builtin import BUILTIN
 from jaxsink.evals.settings import get_setting
-from jaxsink.model import _forward
-from jaxsink.models import NAMES
+from jaxsink.nn.quantization import quantized
+from jaxsink.nn.transformer import _forward
 from jaxsink.parallel import make_mesh, shard
-from jaxsink.presets import HUB_IDS, PRESETS, preset
-from jaxsink.quantize import quantized
 from jaxsink.sampling import diffusion
 from jaxsink.sampling.recommend import family_sampler, published, recommended, with_length
+from jaxsink.zoo.builtin import BUILTIN
+from jaxsink.zoo.presets import HUB_IDS, PRESETS, preset
+from jaxsink.zoo.weights import NAMES
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from test_forward import lively
 
 import jaxsink
 from jaxsink import ARSampler, DreamSampler, JaxsinkError, LLaDASampler, SDARSampler
-from jaxsink.sampling.schedule import dream_ratios, torch_linspace
+from jaxsink.sampling.schedules import dream_ratios, torch_linspace
 
 PROMPTS = np.random.default_rng(7).integers(4, 60, (2, 6))
 EOS = {

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals import sandbox
-from jaxsink.evals.sandbox import Checks, Limits, Verdict, isolation, run_checks
+from jaxsink.sandbox import runner as sandbox
+from jaxsink.sandbox.runner import Checks, Limits, Verdict, isolation, run_checks
 
 ADD = "def add(a, b):\n    return a + b\n"
 WRONG = "def add(a, b):\n    return 0\n"

@@ -10,9 +10,9 @@ from test_forward import lively
 
 import jaxsink
 from jaxsink import JaxsinkError, parallel
-from jaxsink.record import last_row, received
-from jaxsink.reduce import top
-from jaxsink.sampling import spread
+from jaxsink.recording.recorders import last_row, received
+from jaxsink.recording.reductions import top
+from jaxsink.sampling import execution as spread
 from jaxsink.sinks import MaskSinks, Threshold, TopK, detect, track
 
 SAMPLERS = {

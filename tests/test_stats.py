@@ -9,7 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from jaxsink import JaxsinkError, stats
+from jaxsink import JaxsinkError
+from jaxsink.study import statistics as stats
 
 
 def test_wilson_published_values() -> None:

@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 
-from jaxsink.evals.stop import EXIT_CODE, stop_on_sigterm
+from jaxsink.runs.stopping import EXIT_CODE, stop_on_sigterm
 
 START = """
 import hashlib, sys, time
-from jaxsink.evals import stop
+from jaxsink.runs import stopping as stop
 stop.GRACE = 0.5
 with stop.stop_on_sigterm("last words") as is_stopped:
     print("ready", flush=True)

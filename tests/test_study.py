@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jaxsink.tasks.batches import PROMPT
+from jaxsink.tasks.vocabulary import tokenizer
 from jaxsink_experiments import ORDER
 from test_forward import lively
 
 import jaxsink
-from jaxsink.builtin import BUILTIN
-from jaxsink.cli import main
-from jaxsink.data.batches import PROMPT
-from jaxsink.data.vocabulary import tokenizer
+from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
 from jaxsink.reporting import read_study, write_page
 from jaxsink.reporting.runs import read_run
@@ -27,6 +26,7 @@ from jaxsink.study import Gallery, Recorded, Scored, Study, Subject, measure
 from jaxsink.study.player import CONDITION, HIDDEN, export, one_generation
 from jaxsink.study.run import all_pieces, conduct, write_manifest
 from jaxsink.study.subject import questions
+from jaxsink.zoo.builtin import BUILTIN
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 CONDITIONS = {

@@ -15,14 +15,14 @@ from jaxsink_experiments import table1 as experiment
 from jaxsink_experiments import table1_masking, table2_tokens
 from scipy.stats import fisher_exact
 
-from jaxsink.cli import build_parser
+from jaxsink.cli.main import build_parser
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import parts
 from jaxsink.evals.paper import COUNTS, QUESTIONS, TABLE1, TABLE2, Published, published
 from jaxsink.evals.settings import SETTINGS
 from jaxsink.evals.summary import read_summary, summarise
 from jaxsink.evals.tables import compact, table1, table2, write_tables
-from jaxsink.stats import holm, mcnemar
+from jaxsink.study.statistics import holm, mcnemar
 
 STUDY = (Path(__file__).parent.parent / "docs" / "study.md").read_text(encoding="utf-8")
 LABELS = ("K = 0", "K = 1, top", "K = 1, random", "K = 1, bottom")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jaxsink.tasks.batches import LENGTH, PROMPT, RESPONSE
 
-from jaxsink.data import batches, task, vocabulary
-from jaxsink.data.batches import LENGTH, PROMPT, RESPONSE
 from jaxsink.errors import JaxsinkError
+from jaxsink.tasks import batches, task, vocabulary
 
 FIRST = """A bus has 12 people. Then 9 get off, 7 get on and 3 get off. How many people are on the bus?
 First: 12 - 9 = 3.
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_tfds_has_the_same_problems_in_the_same_order(tmp_path: Path, monkeypatch):
-    from jaxsink.data import builder
+    from jaxsink.tasks import builder
 
     monkeypatch.setattr(builder, "SIZES", {"train": 30, "test": 20})
     for split in ("train", "test"):

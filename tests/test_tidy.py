@@ -14,8 +14,8 @@ from test_forward import lively
 
 import jaxsink
 from jaxsink.errors import JaxsinkError
-from jaxsink.record import maps, received, received_by_query, row_entropy
-from jaxsink.reduce import head_mean, sink_counts, top
+from jaxsink.recording.recorders import maps, received, received_by_query, row_entropy
+from jaxsink.recording.reductions import head_mean, sink_counts, top
 from jaxsink.sampling.leaves import Kept, leaves
 
 pytest.importorskip("pandas")

@@ -14,7 +14,7 @@ from conftest import golden
 
 import jaxsink
 from jaxsink import JaxsinkError, ModelConfig, Tokenizer
-from jaxsink.record import Tap
+from jaxsink.recording.recorders import Tap
 from jaxsink.sinks import tokens
 
 MERGED = [

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.tokenizer import Tokenizer, check_special_ids
+from jaxsink.text.tokenizer import Tokenizer, check_special_ids
 
 HEADER = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
 SPECIALS = ["<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>", *HEADER]
@@ -295,5 +295,5 @@ def test_check_warns(llada):
 
 
 def test_tokenizers_is_imported_late():
-    code = "import sys, jaxsink.tokenizer; sys.exit('tokenizers' in sys.modules)"
+    code = "import sys, jaxsink.text.tokenizer; sys.exit('tokenizers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,7 +16,7 @@ import pytest
 from fake_cloud import RIGHTS, Trouble
 from tpu_stand_in import TPU, Machine, stand_in
 
-from jaxsink.cli import build_parser
+from jaxsink.cli.main import build_parser
 from jaxsink.evals.settings import SETTINGS
 
 SCRIPTS = sorted(TPU.rglob("*.sh"))

@@ -21,19 +21,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxsink.tasks.batches import LENGTH, PROMPT, training_batch
 
 import jaxsink
-from jaxsink import builtin
-from jaxsink.cli import main
-from jaxsink.commands.train import watching
-from jaxsink.data.batches import LENGTH, PROMPT, training_batch
+from jaxsink.checkpoints.storage import named_leaves
+from jaxsink.cli.main import main
+from jaxsink.cli.train import watching
 from jaxsink.errors import JaxsinkError
-from jaxsink.storage import named_leaves
 from jaxsink.training import losses, step
 from jaxsink.training.optimizer import MUON, is_matrix, make_optimizer, schedule
 from jaxsink.training.run import Progress, Run
 from jaxsink.training.settings import Settings
 from jaxsink.training.start import small_model
+from jaxsink.zoo import builtin
 
 GOLDEN = Path(__file__).parent / "golden"
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxsink.commands.interrupts import delivered_interrupts
-from jaxsink.reporter import EVERY
+from jaxsink.cli.interrupts import delivered_interrupts
+from jaxsink.runs.reporter import EVERY
 
 SILENCE = 2.0  # seconds
 QUICK = {

@@ -12,8 +12,8 @@ import numpy as np
 
 import jaxsink
 from jaxsink import parallel
-from jaxsink.pieces import Pieces
-from jaxsink.record import received
+from jaxsink.recording.recorders import received
+from jaxsink.runs.pieces import Pieces
 from jaxsink.sinks import MaskSinks, Threshold, track
 
 folder, port, count, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxsink.config import ModelConfig
+from jaxsink.nn.config import ModelConfig
 
 from ..table import MOST_LAYERS, Family, From, Settings, split_width
 

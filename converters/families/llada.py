@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxsink.config import Experts, ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.config import Experts, ModelConfig
 
 from ..table import MOST_LAYERS, Family, Settings, split_width
 from .hugging_face import ATTENTION, common

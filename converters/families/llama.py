@@ -1,6 +1,6 @@
 """Llama 2, 3, 3.1, 3.2, SmolLM2 (all model_type llama) and Mistral."""
 
-from jaxsink.config import ModelConfig
+from jaxsink.nn.config import ModelConfig
 
 from ..table import Family, Settings
 from .hugging_face import DECODER, ROTARY_BUFFERS, common, dense_mlp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxsink.config import ModelConfig
+from jaxsink.nn.config import ModelConfig
 
 from ..table import Family, Settings
 from .hugging_face import DECODER, ROTARY_BUFFERS, common, dense_mlp, sliding_window

@@ -26,23 +26,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import buckets, full_batches, round_up
 from jaxsink.evals.conditions import Conditions, intervention
-from jaxsink.evals.exam import Exam, Question
 from jaxsink.evals.layout import ROWS, STREAM, batch_rows
 from jaxsink.evals.manifest import claim, manifest
 from jaxsink.evals.results import RESULTS, SPEED, Key, LineFile, file_of, read_results
-from jaxsink.evals.score import Score
 from jaxsink.evals.sinks import SinkCounter, recorder, recording_sampler
-from jaxsink.evals.stop import IsStopped, StoppedError, never
-from jaxsink.model import Model
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import Model
 from jaxsink.parallel.mesh import DATA, mesh_of
-from jaxsink.progress import progress
+from jaxsink.runs.progress import progress
+from jaxsink.runs.stopping import IsStopped, StoppedError, never
+from jaxsink.sampling.execution import copied
 from jaxsink.sampling.generate import generate
 from jaxsink.sampling.generation import Generation
-from jaxsink.sampling.spread import copied
+from jaxsink.tasks.exam import Exam, Question
+from jaxsink.tasks.score import Score
 
 Asked = tuple[Question, str]  # a question, and the label of the condition under which it is asked
 

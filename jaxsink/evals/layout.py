@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import round_up
+from jaxsink.nn.config import ModelConfig
 
 BUCKET = 64  # prompts are padded to a multiple of this
 ROWS = 80  # of a batch, where nothing is known of the memory

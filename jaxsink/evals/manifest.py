@@ -16,10 +16,10 @@ from jax import Array, lax
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Conditions
-from jaxsink.evals.exam import Exam
 from jaxsink.evals.results import write_json
-from jaxsink.model import Model, named_leaves
-from jaxsink.quantize import weights_dtype
+from jaxsink.nn.quantization import weights_dtype
+from jaxsink.nn.transformer import Model, named_leaves
+from jaxsink.tasks.exam import Exam
 from jaxsink.version import __version__
 
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "tokenizers")

@@ -50,7 +50,9 @@ class Published:
         difference. Both sides answered the same questions, but which ones they solved was not published; without the
         pairs the test is conservative: it may miss a difference, it does not invent one.
         """
-        from jaxsink.stats import fisher  # settings take figures from here, and are read where NumPy is not needed
+        from jaxsink.study.statistics import (
+            fisher,  # settings take figures from here, and are read where NumPy is not needed
+        )
 
         return fisher(right, total, self.count_near(right / total), self.total)
 

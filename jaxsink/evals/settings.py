@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from jaxsink.data.benchmarks import Benchmark
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.extract import HUMANEVAL_STOPS, Wording
 from jaxsink.evals.paper import TABLE1
-from jaxsink.evals.programs import Form
+from jaxsink.sandbox.programs import Form
+from jaxsink.tasks.benchmarks import Benchmark
+from jaxsink.tasks.extract import HUMANEVAL_STOPS, Wording
 
 Option = int | float | bool | str | None
 
@@ -50,7 +50,7 @@ class Shots:
 class EvalSetting:
     """Everything between a question and a score, but for the weights.
 
-    template: the chat template of jaxsink.chat; None gives the text as it is. question: what is asked, with the place
+    template: the chat template of jaxsink.text.chat; None gives the text as it is. question: what is asked, with the place
     {question}. preface: text before all else in the user's turn. opening: the start of the answer that is given to the
     model, also with {question}. wording: what strict extraction looks for (GSM8K). form: how code is found (programs).
     flexible: the score that counts is the flexible one (GSM8K). reported: the score that was published, in per cent.

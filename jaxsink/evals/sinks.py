@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxsink.record import Recorder, Tap, received
+from jaxsink.recording.recorders import Recorder, Tap, received
 from jaxsink.sampling.generation import Generation
 from jaxsink.sampling.samplers import ARSampler
 from jaxsink.sinks.rules import Threshold

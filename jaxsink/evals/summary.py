@@ -18,7 +18,7 @@ from jaxsink.evals.manifest import read_manifest
 from jaxsink.evals.paper import published
 from jaxsink.evals.results import SPEED, read_lines, read_results, write_json
 from jaxsink.evals.sinks import frequent_tokens, pool
-from jaxsink.stats import bootstrap, mcnemar, paired_difference, wilson
+from jaxsink.study.statistics import bootstrap, mcnemar, paired_difference, wilson
 
 FILE = "results.json"
 Answers = list[dict[str, Any]]  # of one condition, in order of question

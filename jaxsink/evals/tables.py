@@ -15,7 +15,7 @@ from typing import Any
 from jaxsink.evals.conditions import PLAIN, SELECTIONS, label, parts
 from jaxsink.evals.paper import TABLE2
 from jaxsink.evals.results import write_json, write_text
-from jaxsink.stats import holm
+from jaxsink.study.statistics import holm
 
 Summary = Mapping[str, Any]  # what jaxsink.evals.summary writes into results.json
 Row = dict[str, Any]

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
-from jaxsink.model import Model, named_leaves
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import Model, named_leaves
 
 DATA, MODEL, COPIES = "data", "model", "copies"
 

@@ -16,7 +16,7 @@ from jaxsink.reporting.scores import unit_mean, unpack, whole_scores
 from jaxsink.sampling.generation import Generation
 
 if TYPE_CHECKING:
-    from jaxsink.tokenizer import Tokenizer
+    from jaxsink.text.tokenizer import Tokenizer
 
 
 def read_record(file: Path) -> tuple[Generation, list[list[str]], dict[str, Any]]:

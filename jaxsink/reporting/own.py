@@ -21,7 +21,7 @@ from jaxsink.reporting.study import Study
 from jaxsink.sampling.generation import Generation
 
 if TYPE_CHECKING:
-    from jaxsink.tokenizer import Tokenizer
+    from jaxsink.text.tokenizer import Tokenizer
 
 FRAME_HEIGHT = 860  # pixels, in a notebook
 TITLE = "Attention sinks: this run"

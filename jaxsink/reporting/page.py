@@ -11,12 +11,12 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from jaxsink.atomic import new_file
 from jaxsink.errors import JaxsinkError
 from jaxsink.reporting.figures import embed, figure_html, source
 from jaxsink.reporting.runs import Packing, Run, choose_packing, pack
 from jaxsink.reporting.study import VERDICTS, Experiment, Study, Table
 from jaxsink.reporting.view import View, most_moving, opening
+from jaxsink.runs.atomic import new_file
 from jaxsink.version import __version__
 
 LIMIT = 15_000_000  # bytes of a page; one that is larger opens slowly

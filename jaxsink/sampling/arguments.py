@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
-from jaxsink.sampling import intervene as interventions
+from jaxsink.nn.config import ModelConfig
+from jaxsink.sampling import interventions
 from jaxsink.sampling.samplers import ARSampler
 
 

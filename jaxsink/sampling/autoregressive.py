@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsink.attention import Sequence
-from jaxsink.compilation import model_jit
-from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
-from jaxsink.record import Recorder, Tap, last_row
+from jaxsink.nn.attention import Sequence
+from jaxsink.nn.compilation import model_jit
+from jaxsink.nn.transformer import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
+from jaxsink.recording.recorders import Recorder, Tap, last_row
+from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.diffusion import Given, Settings, first_drop, laid_out, loop_steps, next_drop
-from jaxsink.sampling.intervene import ranks_on_clean
-from jaxsink.sampling.records import zeros_like_shapes
+from jaxsink.sampling.interventions import ranks_on_clean
 
 
 class Carry(NamedTuple):

@@ -16,15 +16,15 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import Mesh
 
-from jaxsink.attention import Sequence
-from jaxsink.compilation import model_jit
 from jaxsink.errors import JaxsinkError
-from jaxsink.model import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
+from jaxsink.nn.attention import Sequence
+from jaxsink.nn.compilation import model_jit
+from jaxsink.nn.transformer import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
 from jaxsink.parallel.rows import keep_rows
-from jaxsink.record import Recorder
-from jaxsink.sampling import noise
-from jaxsink.sampling.intervene import Previous, check_edit, effect, no_effect, ranks_on_clean
-from jaxsink.sampling.records import Plan, packed, zeros_like_shapes
+from jaxsink.recording.recorders import Recorder
+from jaxsink.recording.spec import Plan, packed, zeros_like_shapes
+from jaxsink.sampling import rng as noise
+from jaxsink.sampling.interventions import Previous, check_edit, effect, no_effect, ranks_on_clean
 from jaxsink.sampling.samplers import Canvas, Window
 
 

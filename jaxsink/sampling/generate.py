@@ -11,24 +11,25 @@ import jax
 import numpy as np
 from jax import Array
 
-from jaxsink.attention import choose_backend
-from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
-from jaxsink.memory import explained, wait_on_cpu
-from jaxsink.model import Model
+from jaxsink.nn.attention import choose_backend
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.memory import explained, wait_on_cpu
+from jaxsink.nn.transformer import Model
 from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.parallel.rows import check_devices, fill_up, place_rows
-from jaxsink.sampling import autoregressive, diffusion, noise
+from jaxsink.recording.spec import make_plan
+from jaxsink.sampling import autoregressive, diffusion
+from jaxsink.sampling import rng as noise
 from jaxsink.sampling.arguments import check_arguments
+from jaxsink.sampling.execution import Dealt, OneProgram, copied
 from jaxsink.sampling.generation import Generation, end_ids
 from jaxsink.sampling.leaves import Kept
 from jaxsink.sampling.needs import bytes_needed
 from jaxsink.sampling.prompts import encode_prompts, known_tokenizer
 from jaxsink.sampling.recommend import sampler_for
-from jaxsink.sampling.records import make_plan
 from jaxsink.sampling.samplers import ARSampler, mask_count
-from jaxsink.sampling.spread import Dealt, OneProgram, copied
 
 # (steps done, tokens i32[B,S], committed_at i32[B,S]); one that has a parameter `record` also gets that of the last steps
 Listener = Callable[..., None]
@@ -62,7 +63,7 @@ def generate(
                says so; or a list of lists of ids. Masks inside are filled.
     sampler    LLaDASampler, DreamSampler, SDARSampler or ARSampler; None takes what the model recommends (`sampler_for`)
     record     recorders, as for `forward`; see also jaxsink.reduce
-    intervene  a function of the previous step that names the keys to hide; see jaxsink.sampling.intervene
+    intervene  a function of the previous step that names the keys to hide; see jaxsink.sampling.interventions
     chat       put texts into the model's chat template
     seed       one for all rows, or one per row; draws do not depend on batch or padding
     every      record every n-th step only

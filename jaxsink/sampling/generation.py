@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-    from jaxsink.config import ModelConfig
-    from jaxsink.tokenizer import Tokenizer
+    from jaxsink.nn.config import ModelConfig
+    from jaxsink.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -133,19 +133,19 @@ class Generation:
 
     def plot_received(self, **options: Any) -> Axes:
         """Attention received per position and step; options as for `jaxsink.plots.plot_received`."""
-        from jaxsink.plots import plot_received
+        from jaxsink.reporting.plots import plot_received
 
         return plot_received(self, **options)
 
     def plot_trajectory(self, **options: Any) -> Axes:
         """Where the largest sink of a head is, step by step; options as for `jaxsink.plots.plot_trajectory`."""
-        from jaxsink.plots import plot_trajectory
+        from jaxsink.reporting.plots import plot_trajectory
 
         return plot_trajectory(self, **options)
 
     def plot_layers(self, **options: Any) -> Axes:
         """How strong the largest sink is in each layer and head; options as for `jaxsink.plots.plot_layers`."""
-        from jaxsink.plots import plot_layers
+        from jaxsink.reporting.plots import plot_layers
 
         return plot_layers(self, **options)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.hosts import to_host
-from jaxsink.record import Recorder
+from jaxsink.recording.recorders import Recorder
 
 if TYPE_CHECKING:
     from jaxsink.sampling.generation import Generation

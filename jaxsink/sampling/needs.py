@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxsink.memory import (
+from jaxsink.nn.memory import (
     ACTIVATIONS,
     CACHE,
     INTERVENTION,

@@ -6,8 +6,8 @@ import warnings
 from typing import Any
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.model import Model
-from jaxsink.tokenizer import Tokenizer, check_special_ids
+from jaxsink.nn.transformer import Model
+from jaxsink.text.tokenizer import Tokenizer, check_special_ids
 
 
 def encode_prompts(model: Model, prompts: Any, mask: Any, chat: bool) -> Any:

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler, SDARSampler
 
 if TYPE_CHECKING:
-    from jaxsink.model import Model
+    from jaxsink.nn.transformer import Model
 
 AnySampler = LLaDASampler | DreamSampler | SDARSampler | ARSampler
 KINDS: dict[str, type[AnySampler]] = {
@@ -35,13 +35,13 @@ def sampler_for(model: Model | str | os.PathLike[str]) -> Any:
     It comes from the checkpoint (built-in models, models that `jaxsink train` or `convert` wrote, and what
     `save(model, path, sampler=…)` says), from what was published for a model of that name, or from its family.
     """
-    from jaxsink.model import Model
+    from jaxsink.nn.transformer import Model
 
     if isinstance(model, Model):
         return model.origin.sampler or recommended(model.config, model.origin.names)
     if not isinstance(model, (str, os.PathLike)):
         raise JaxsinkError(f"sampler_for takes a model, or the name or path of one, not {type(model).__name__}.")
-    from jaxsink.checkpoint import describe  # which knows samplers
+    from jaxsink.checkpoints.load import describe  # which knows samplers
 
     config, origin = describe(model)
     return origin.sampler or recommended(config, origin.names)
@@ -89,9 +89,9 @@ def family_sampler(config: ModelConfig) -> AnySampler:
 
 def published(name: str) -> AnySampler | None:
     """By the name of a model, a directory or a file: "GSAI-ML/LLaDA-8B-Instruct", "llada-8b-instruct.Q8_0.gguf" …"""
-    from jaxsink.builtin import BUILTIN
     from jaxsink.evals.settings import SETTINGS
-    from jaxsink.presets import HUB_IDS
+    from jaxsink.zoo.builtin import BUILTIN
+    from jaxsink.zoo.presets import HUB_IDS
 
     known: dict[str, AnySampler] = {
         setting.name.split("/")[0]: setting.sampler()

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
-from jaxsink.sampling import choose, noise
-from jaxsink.sampling.schedule import dream_ratios
+from jaxsink.nn.config import ModelConfig
+from jaxsink.sampling import confidence as choose
+from jaxsink.sampling import rng as noise
+from jaxsink.sampling.schedules import dream_ratios
 
 
 class Canvas(NamedTuple):

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.record import received
-from jaxsink.sampling.intervene import Previous, places
+from jaxsink.recording.recorders import received
+from jaxsink.sampling.interventions import Previous, places
 from jaxsink.sinks.rules import Rule, Threshold, largest
 
 SELECTIONS = ("top", "random", "bottom")

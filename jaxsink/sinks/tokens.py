@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxsink import chat
-from jaxsink.config import ModelConfig
 from jaxsink.errors import JaxsinkError
-from jaxsink.tokenizer import Tokenizer
+from jaxsink.nn.config import ModelConfig
+from jaxsink.text import chat
+from jaxsink.text.tokenizer import Tokenizer
 
 KINDS = ("mask", "bos", "eos", "newline", "space", "punctuation", "digit", "special", "template", "word")
 NEWLINES = frozenset("\n\r\x85\u2028\u2029")

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.record import received
-from jaxsink.sampling.intervene import Previous, ranks_on_clean
+from jaxsink.recording.recorders import received
+from jaxsink.sampling.interventions import Previous, ranks_on_clean
 from jaxsink.sinks.mask import MaskSinks
 from jaxsink.sinks.rules import largest
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxsink.atomic import new_file
+from jaxsink.runs.atomic import new_file
 
 Verdict = Literal["holds", "holds partly", "does not hold", "not tested", "new"]  # new: the paper claims nothing here
 

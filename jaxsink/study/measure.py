@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from jaxsink.parallel.hosts import to_host
-from jaxsink.pieces import Pieces
-from jaxsink.record import received, received_by_query
+from jaxsink.recording.recorders import received, received_by_query
+from jaxsink.runs.pieces import Pieces
 from jaxsink.sampling.generate import generate
 from jaxsink.sampling.generation import Generation
 from jaxsink.sinks import MaskSinks, Turns

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsink.atomic import new_file
 from jaxsink.reporting.runs import to_half
+from jaxsink.runs.atomic import new_file
 from jaxsink.sinks import MaskSinks
 from jaxsink.study.gallery import Gallery
 from jaxsink.study.measure import Recorded, Study

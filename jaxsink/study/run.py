@@ -12,10 +12,10 @@ from typing import Any
 
 import jax
 
-from jaxsink.atomic import new_file
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.hosts import is_main
-from jaxsink.progress import progress, stage
+from jaxsink.runs.atomic import new_file
+from jaxsink.runs.progress import progress, stage
 from jaxsink.study import player
 from jaxsink.study.finding import Finding
 from jaxsink.study.measure import Piece, Recorded, Study

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsink.checkpoint import load
-from jaxsink.data.batches import PROMPT, prompt_ids
-from jaxsink.data.task import Problem, problems
-from jaxsink.data.vocabulary import tokenizer as task_tokenizer
+from jaxsink.checkpoints.load import load
 from jaxsink.errors import JaxsinkError
-from jaxsink.model import Model, named_leaves
-from jaxsink.models import NAMES
+from jaxsink.nn.transformer import Model, named_leaves
 from jaxsink.sampling.recommend import sampler_for
 from jaxsink.sinks.tokens import kind_table
-from jaxsink.tokenizer import Tokenizer
+from jaxsink.tasks.batches import PROMPT, prompt_ids
+from jaxsink.tasks.task import Problem, problems
+from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
+from jaxsink.text.tokenizer import Tokenizer
+from jaxsink.zoo.weights import NAMES
 
 CHAT_PROMPT = 128  # places for a question in a chat template
 

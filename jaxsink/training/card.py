@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from jaxsink.config import ModelConfig
-from jaxsink.data.task import LARGEST, TEMPLATES, TEST_SHARE, Split, combinations
+from jaxsink.nn.config import ModelConfig
+from jaxsink.tasks.task import LARGEST, TEMPLATES, TEST_SHARE, Split, combinations
 from jaxsink.training.optimizer import MUON
 from jaxsink.training.settings import Settings
 
@@ -46,7 +46,7 @@ jaxsink for experiments on attention sinks, and can do nothing but this task.
 {high:.1%}), measured on the stored weights ({result["stored"]}) in float32, with
 `{type(sampler).__name__}({chosen})`.
 
-**Data**: word problems from `jaxsink.data.task`, seed {settings.seed}: {len(TEMPLATES)} templates, one to three steps,
+**Data**: word problems from `jaxsink.tasks.task`, seed {settings.seed}: {len(TEMPLATES)} templates, one to three steps,
 numbers up to {LARGEST}. One combination of template and numbers in {TEST_SHARE} is held out ({held} of
 {known}), so that no test problem differs from a training problem in names only.
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxsink.data.batches import PROMPT, prompt_ids
-from jaxsink.data.task import Problem, problems
-from jaxsink.data.vocabulary import tokenizer
-from jaxsink.model import Model
-from jaxsink.progress import stage
+from jaxsink.nn.transformer import Model
+from jaxsink.runs.progress import stage
 from jaxsink.sampling.generate import generate
-from jaxsink.stats import wilson
+from jaxsink.study.statistics import wilson
+from jaxsink.tasks.batches import PROMPT, prompt_ids
+from jaxsink.tasks.task import Problem, problems
+from jaxsink.tasks.vocabulary import tokenizer
 
 BATCH = 100
 

@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsink.attention import Sequence as Canvas
-from jaxsink.config import ModelConfig
-from jaxsink.model import Model, Pass, logits, token_kinds, transform
+from jaxsink.nn.attention import Sequence as Canvas
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import Model, Pass, logits, token_kinds, transform
 
 SMALLEST = 1e-3  # noise level of "bernoulli", as in LLaDA's code: 1/t stays finite
 

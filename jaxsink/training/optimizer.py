@@ -12,8 +12,8 @@ import jax
 import optax
 from optax import contrib
 
-from jaxsink.model import Model
-from jaxsink.storage import named_leaves
+from jaxsink.checkpoints.storage import named_leaves
+from jaxsink.nn.transformer import Model
 from jaxsink.training.settings import Settings
 
 DECAY_OF_SQUARES = 0.98  # Adam's second moment

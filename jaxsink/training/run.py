@@ -26,14 +26,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsink.checkpoint import load
-from jaxsink.config import ModelConfig
-from jaxsink.data import vocabulary
-from jaxsink.data.batches import LENGTH, training_batch
+from jaxsink.checkpoints.load import load
+from jaxsink.checkpoints.storage import MANIFEST, named_leaves
+from jaxsink.checkpoints.writer import writer
 from jaxsink.errors import JaxsinkError
-from jaxsink.model import Model
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import Model
 from jaxsink.sampling.recommend import to_dict
-from jaxsink.storage import MANIFEST, named_leaves
+from jaxsink.tasks import vocabulary
+from jaxsink.tasks.batches import LENGTH, training_batch
 from jaxsink.training.card import write_card
 from jaxsink.training.curve import Curve
 from jaxsink.training.evaluate import accuracy
@@ -42,7 +43,6 @@ from jaxsink.training.start import small_model
 from jaxsink.training.states import latest, restore_state, save_state
 from jaxsink.training.step import Metrics, State, data_mesh, make_step, start
 from jaxsink.version import __version__
-from jaxsink.writing import writer
 
 LOG = 10  # steps per row of the curve; states are saved at rows only
 SAVE_SECONDS = 60.0

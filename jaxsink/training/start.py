@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import jax
 
-from jaxsink.config import ModelConfig
-from jaxsink.model import Model, init
-from jaxsink.storage import named_leaves
+from jaxsink.checkpoints.storage import named_leaves
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import Model, init
 
 DRAWN = 0.02  # the deviation of `init`
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import jax
 
-from jaxsink.atomic import new_directory
+from jaxsink.checkpoints.storage import abandon, first_line, orbax, without_chatter
 from jaxsink.errors import JaxsinkError
-from jaxsink.storage import abandon, first_line, orbax, without_chatter
+from jaxsink.runs.atomic import new_directory
 from jaxsink.training.step import State
 
 MARKER = "state.json"

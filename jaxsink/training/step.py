@@ -15,9 +15,9 @@ import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxsink.data.batches import PROMPT, Batch
-from jaxsink.model import Model
+from jaxsink.nn.transformer import Model
 from jaxsink.parallel import DATA, make_mesh
+from jaxsink.tasks.batches import PROMPT, Batch
 from jaxsink.training.losses import causal_loss, diffusion_loss, opened_mask
 from jaxsink.training.optimizer import make_optimizer, schedule
 from jaxsink.training.settings import Settings

@@ -1,0 +1,1 @@
+"""Weights on disk, in buckets and on the hub: reading, writing, describing."""

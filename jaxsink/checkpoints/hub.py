@@ -1,0 +1,78 @@
+"""Models of the Hugging Face hub by their id: converted once, and kept where checkpoints of buckets are kept.
+
+    jaxsink.load("GSAI-ML/LLaDA-8B-Instruct")
+
+A copy belongs to a commit: when the hub has a newer one, that is fetched beside it. Without a network the newest copy
+serves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from jaxsink.checkpoints.formats import foreign_formats
+from jaxsink.checkpoints.gcs import cache_directory
+from jaxsink.errors import JaxsinkError
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def is_hub_id(path: str | os.PathLike[str]) -> bool:
+    """Whether this has the form owner/name and nothing here is called so."""
+    return HUB_ID.fullmatch(os.fspath(path)) is not None and not os.path.lexists(path)
+
+
+def fetch(repository: str, weights: bool = True) -> Path:
+    """The directory of this machine with the converted model; where no weights are needed, maybe only its settings."""
+    from jaxsink.checkpoints.storage import MANIFEST
+
+    try:
+        commit = _commit(repository)
+    except JaxsinkError:
+        kept = [folder for folder in cache_directory().glob(f"{_stem(repository)}-*") if (folder / MANIFEST).is_file()]
+        if not kept:
+            raise
+        return max(kept, key=lambda folder: folder.stat().st_mtime)
+    place = cache_directory() / f"{_stem(repository)}-{commit[:12]}"
+    if (place / MANIFEST).is_file():
+        return place
+    converters = foreign_formats(repository)
+    if not weights:
+        return converters.fetch_settings(repository, commit)
+    with _one_at_a_time(place):
+        if not (place / MANIFEST).is_file():
+            converters.convert_from_hub(repository, commit, place)
+    return place
+
+
+@lru_cache(maxsize=32)
+def _commit(repository: str) -> str:
+    """Asked once, so that a process sees one version of a model."""
+    return foreign_formats(repository).newest_commit(repository)
+
+
+def _stem(repository: str) -> str:
+    return repository.replace("/", "--")
+
+
+@contextmanager
+def _one_at_a_time(place: Path) -> Iterator[None]:
+    """Whoever comes second waits, and finds the work done. The lock goes with the process, even a killed one."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(place.with_name(f".{place.name}.lock"), os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise JaxsinkError(
+            f"cannot keep checkpoints in {place.parent}: {error.strerror}; JAXSINK_CHECKPOINTS names another place."
+        ) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

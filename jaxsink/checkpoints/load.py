@@ -1,0 +1,175 @@
+"""Checkpoints: an Orbax tree of the weights, a manifest, and the tokenizer files, in one directory.
+
+    model/
+      jaxsink.json     manifest: format, version, config, dtype, where the weights come from, the recommended sampler
+      weights/         Orbax checkpoint: one array per parameter and layer, `layers.attention.q.weight.07`
+      tokenizer.json … as the source had them
+
+One array per layer keeps a conversion's memory at a few tensors, whatever the model. Everything is written beside the
+target and renamed at the end (see jaxsink.runs.atomic), so a directory that exists is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxsink.checkpoints.formats import foreign_formats
+from jaxsink.checkpoints.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, named_leaves
+from jaxsink.checkpoints.writer import writer
+from jaxsink.errors import JaxsinkError
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.memory import WEIGHTS, explained, tree_bytes
+from jaxsink.nn.origin import TOKENIZER_FILES, Origin, origin_of
+from jaxsink.nn.quantization import INT8, weights_dtype
+from jaxsink.nn.transformer import Model, abstract
+from jaxsink.runs.progress import human_bytes, stage
+from jaxsink.sampling.recommend import recommended_entry, to_dict
+from jaxsink.zoo.names import no_such_model
+from jaxsink.zoo.presets import PRESETS
+from jaxsink.zoo.weights import resolve
+
+__all__ = ["MANIFEST", "Reader", "describe", "describe_foreign", "dtype_name", "load", "named_leaves", "save", "writer"]
+
+
+def load(
+    path: str | os.PathLike[str],
+    dtype: Any = None,
+    mesh: Mesh | None = None,
+    *,
+    mask_id: int | None = None,
+    ignore_settings: Iterable[str] = (),
+) -> Model:
+    """A model from a converted checkpoint, from a Hugging Face directory with safetensors files, or a built-in one by name.
+
+    A hub id such as "GSAI-ML/LLaDA-8B-Instruct" is fetched and converted once (see jaxsink.checkpoints.hub).
+    dtype: a name such as "float32" or a JAX dtype; None = as stored; "int8" rounds the weights of the layers, and has all
+    else in bfloat16 (see jaxsink.nn.quantization). mesh: restore straight into its shards.
+    mask_id: the mask token of a diffusion model whose own files do not name it; an error if they name another.
+    ignore_settings: keys of config.json that jaxsink does not know, and that do not change the model.
+    """
+    asked, path = path, resolve(path)
+    dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
+    if not path.exists():
+        raise no_such_model(asked)
+    needs = partial(weights_bytes, path, dtype, mask_id, ignore_settings)
+    with stage(f"loading {path.name}", detail=size_on_disk(path)), explained(f"loading {path.name}", needs):
+        if (path / MANIFEST).is_file():
+            reader = Reader(path)
+            if mask_id not in (None, reader.config.mask_id):
+                raise JaxsinkError(f"{path} has mask id {reader.config.mask_id}, not {mask_id}: leave mask_id out.")
+            return reader.model(dtype, mesh).with_origin(origin_of(path, reader.source, reader.sampler))
+        model = foreign_formats(path).load_directory(path, dtype, mesh, mask_id, ignore_settings)
+        return model.with_origin(origin_of(path, {}, None))
+
+
+def size_on_disk(path: Path) -> str:
+    """Of a file or of all files in a directory; empty if there is nothing."""
+    total = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    return human_bytes(total) if total else ""
+
+
+def weights_bytes(path: Path, dtype: str | None, mask_id: int | None, ignore_settings: Iterable[str]) -> dict[str, int]:
+    """Of a checkpoint's weights, as that type or as stored."""
+    if (path / MANIFEST).is_file():
+        reader = Reader(path)
+        config, stored = reader.config, reader.dtype
+    else:
+        config, stored, _ = describe_foreign(path, mask_id, ignore_settings)
+    return {WEIGHTS: tree_bytes(abstract(config, dtype or stored or "float32"))}
+
+
+def describe(
+    path: str | os.PathLike[str], mask_id: int | None = None, ignore_settings: Iterable[str] = ()
+) -> tuple[ModelConfig, Origin]:
+    """(config, origin) of a checkpoint, or of a published model by its name; no weights are read."""
+    place = resolve(path, weights=False)
+    if place.exists():
+        return describe_place(place, mask_id, ignore_settings)
+    if str(path) in PRESETS:
+        return PRESETS[str(path)], Origin(names=(str(path),))
+    raise no_such_model(path, weights=False)
+
+
+def describe_place(
+    place: Path, mask_id: int | None = None, ignore_settings: Iterable[str] = ()
+) -> tuple[ModelConfig, Origin]:
+    """(config, origin) of the checkpoint in a directory or GGUF file."""
+    if (place / MANIFEST).is_file():
+        reader = Reader(place)
+        return reader.config, origin_of(place, reader.source, reader.sampler)
+    config, _, source = describe_foreign(place, mask_id, ignore_settings)
+    return config, origin_of(place, source, None)
+
+
+def describe_foreign(
+    path: Path, mask_id: int | None = None, ignore_settings: Iterable[str] = ()
+) -> tuple[ModelConfig, str | None, dict[str, Any]]:
+    """(config, dtype, source) of a Hugging Face directory or a GGUF file, without reading its weights.
+
+    A directory with settings only, without weights, has no dtype.
+    """
+    return foreign_formats(path).describe_directory(path, mask_id, ignore_settings)
+
+
+def save(
+    model: Model,
+    path: str | os.PathLike[str],
+    source: dict[str, Any] | None = None,
+    overwrite: bool = False,
+    sampler: Any = None,
+) -> None:
+    """Write a model as a checkpoint that `load` reads; `overwrite` replaces an old one, once the new is complete.
+
+    The tokenizer of the checkpoint that the model comes from goes along, and so does the recommended sampler, if not
+    another one is given.
+    """
+    leaves = named_leaves(model.stacked())[0]
+    if weights_dtype(model) == INT8:
+        raise JaxsinkError(
+            "a model with int8 weights is not saved; save the model it was made of, and load that as int8."
+        )
+    dtypes = {dtype_name(leaf.dtype) for _, leaf in leaves}
+    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"  # which holds all the others
+    source = source or {"kind": "saved", "path": next(reversed(model.origin.names), None)}
+    with writer(path, model.config, dtype, source, overwrite, manifest_sampler(model, sampler)) as out:
+        copy_tokenizer(model.origin, out.folder)
+        for name, leaf in leaves:
+            out.add_parameter(name, np.asarray(leaf))
+
+
+def manifest_sampler(model: Model, sampler: Any) -> dict[str, Any] | None:
+    """What the manifest says about sampling: what the caller does, or what came along with the model."""
+    sampler = sampler or model.origin.sampler
+    if sampler is None:
+        return recommended_entry(model.config, model.origin.names)
+    entry = to_dict(sampler)
+    sampler.check(model.config)
+    return entry
+
+
+def copy_tokenizer(origin: Origin, folder: Path) -> None:
+    """The tokenizer files of the checkpoint that a model comes from, if it has any."""
+    if origin.place is None:
+        return
+    place = Path(origin.place)
+    if not place.exists():
+        raise JaxsinkError(
+            f"{place}, which holds the tokenizer of this model, is gone; bring it back, or save "
+            "model.with_origin(jaxsink.Origin()), which has none."
+        )
+    if place.is_file():
+        for name, text in foreign_formats(place).tokenizer_files(place).items():
+            (folder / name).write_text(text, encoding="utf-8", errors="replace")
+        return
+    for name in TOKENIZER_FILES:
+        found = next((one for one in (place / name, place / "tokenizer" / name) if one.is_file()), None)
+        if found is not None:
+            shutil.copyfile(found, folder / name)

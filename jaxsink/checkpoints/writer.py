@@ -1,0 +1,168 @@
+"""Streaming into a checkpoint: arrays go to the disk in groups, and the directory appears when it is complete."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxsink.checkpoints.gcs import check_free, is_remote, send
+from jaxsink.checkpoints.storage import (
+    FORMAT,
+    MANIFEST,
+    WEIGHTS,
+    abandon,
+    first_line,
+    named_leaves,
+    orbax,
+    piece_name,
+    without_chatter,
+)
+from jaxsink.checkpoints.streaming import GROUP_BYTES, is_layered
+from jaxsink.errors import JaxsinkError
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import abstract
+from jaxsink.runs.atomic import new_directory, scratch_directory
+from jaxsink.version import __version__
+
+CHUNK_BYTES = 64 << 20  # arrays are stored in chunks of at most this size
+
+
+@dataclass
+class Writer:
+    """Collects arrays and hands them to Orbax in groups, which it writes while the next group is made; see `writer`."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    group: dict[str, np.ndarray] = field(default_factory=dict)
+    writing: Any = None  # the group before, on its way to the disk
+    finished: bool = False
+    failed: bool = False
+
+    def add_parameter(self, name: str, value: np.ndarray) -> None:
+        """A whole parameter, [L, …] for those of the layers."""
+        if is_layered(name):
+            for layer, part in enumerate(value):
+                self.add(piece_name(name, layer), part)
+        else:
+            self.add(name, value)
+
+    def add(self, piece: str, value: np.ndarray) -> None:
+        self.group[piece] = value
+        if sum(array.nbytes for array in self.group.values()) >= GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        self.wait()
+        if self.group:
+            size = sum(array.nbytes for array in self.group.values())
+            if shutil.disk_usage(self.folder).free < size:
+                raise JaxsinkError(f"cannot write to {self.folder.parent}: {os.strerror(errno.ENOSPC)}.")
+            ocp = orbax()
+            with self._errors(), ocp.Context(array_options=_saving(ocp)):
+                self.writing = ocp.partial.save_async(self.folder / WEIGHTS, self.group)
+            self.group = {}
+
+    def wait(self) -> None:
+        """Until the group before is on the disk."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            with self._errors():
+                writing.result()
+
+    def finish(self) -> None:
+        """Complete the checkpoint, still beside its target; from here on a `Reader` can check it."""
+        if not self.finished:
+            self.flush()
+            self.wait()
+            with self._errors():
+                orbax().partial.finalize(self.folder / WEIGHTS)
+            (self.folder / MANIFEST).write_text(json.dumps(self.manifest, indent=2) + "\n", encoding="utf-8")
+            self.finished = True
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What the system says about the disk reaches us as the text of a ValueError."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self.failed = True
+            abandon(error)
+            code = re.search(r"os_error_code='(\d+)'", str(error))
+            what = os.strerror(int(code[1])) if code else getattr(error, "strerror", None) or first_line(error)
+            raise JaxsinkError(f"cannot write to {self.folder.parent}: {what}.") from error
+
+    def settle(self) -> None:
+        """Until no write of ours is under way, so that the folder can be removed."""
+        with suppress(JaxsinkError):  # what went wrong before is what counts
+            self.wait()
+        before = None
+        while self.failed and before != (before := _contents(self.folder)):
+            time.sleep(0.1)
+
+
+def _contents(folder: Path) -> list[tuple[str, int]]:
+    found = []
+    for path in sorted(folder.rglob("*")):
+        with suppress(OSError):
+            found.append((str(path), path.stat().st_size))
+    return found
+
+
+@contextmanager
+def writer(
+    path: str | os.PathLike[str],
+    config: ModelConfig,
+    dtype: str,
+    source: dict[str, Any],
+    overwrite: bool = False,
+    sampler: dict[str, Any] | None = None,
+) -> Iterator[Writer]:
+    """Write a checkpoint; nothing appears at `path` unless the block ends well. `source` may be filled inside it.
+
+    sampler: the one that the checkpoint recommends, as `jaxsink.sampling.recommend.to_dict` has it.
+
+    For a bucket (gs://…) it is written on this machine, where temporary files belong, and sent when it is complete.
+    """
+    if is_remote(path):
+        check_free(path, overwrite)
+        with scratch_directory("upload") as folder:
+            with writer(folder / "checkpoint", config, dtype, source, sampler=sampler) as out:
+                yield out
+            send(folder / "checkpoint", path, overwrite)
+        return
+    manifest = {
+        "format": FORMAT,
+        "jaxsink": __version__,
+        "dtype": dtype,
+        "parameters": sum(leaf.size for _, leaf in named_leaves(abstract(config))[0]),
+        "config": config.to_dict(),
+        "source": source,
+    }
+    if sampler is not None:
+        manifest["sampler"] = sampler
+    target = Path(os.path.realpath(os.path.expanduser(path)))
+    with without_chatter(), new_directory(target, MANIFEST, overwrite) as folder:
+        out = Writer(folder, manifest)
+        try:
+            yield out
+            out.finish()
+        finally:
+            out.settle()
+
+
+def _saving(ocp: Any) -> Any:
+    """Weights hardly compress, and compressing takes longer than writing; a shard is read without the whole array."""
+    kind = ocp.options.ArrayOptions.Saving
+    storage = kind.StorageOptions(chunk_byte_size=CHUNK_BYTES)
+    return ocp.options.ArrayOptions(saving=kind(use_compression=False, storage_options=storage))

@@ -1,0 +1,285 @@
+"""The command `jaxsink evaluate`: a benchmark with sinks masked and with controls; Tables 1 and 2 from one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxsink.checkpoints.gcs import local
+from jaxsink.cli.main import Commands, add_reading_options, fail, reading_options
+from jaxsink.cli.sampler_options import positive
+from jaxsink.errors import JaxsinkError
+from jaxsink.zoo.weights import NAMES
+
+if TYPE_CHECKING:
+    from jaxsink.evals.settings import EvalSetting
+    from jaxsink.nn.config import ModelConfig
+    from jaxsink.tasks.benchmarks import Example
+    from jaxsink.tasks.exam import Exam
+    from jaxsink.text.tokenizer import Tokenizer
+
+EXAMPLES = """examples:
+  jaxsink evaluate mini-llada task --out runs/llada --limit 200     built-in model and word problems, no data needed
+  jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --rows 40 --mesh 8x1
+  jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/small --data-file gsm8k_test.jsonl --subset 200
+  jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/gold --gold --k 0,1 --select top,random,first
+  jaxsink evaluate ./dream dream-7b-instruct/humaneval/study --out runs/code --allow-code-execution
+  jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --shard 2/4      on the second of four hosts
+  jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --summary --json
+
+Running the same command again continues, whatever ended it, also on another number of devices or with other --rows.
+"""
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "evaluate",
+        help="accuracy on a benchmark with attention sinks masked, with controls",
+        description="Ask a model the questions of a benchmark, unmasked and with its top-K sinks (or as many other keys) "
+        "hidden, grade the answers, and count which tokens are sinks. DIR gets a line per answer as it comes, a manifest, "
+        "results.json, and Tables 1 and 2 beside the paper's (table1.csv, table2.csv, tables.json, tables.md). `jaxsink "
+        "table1` puts several such directories together.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="a checkpoint, also gs://…, a hub id, or a built-in name (for the setting task)"
+    )
+    parser.add_argument("setting", metavar="SETTING", help="a name such as llada-8b-instruct/gsm8k/study, or task")
+    parser.add_argument("--out", metavar="DIR", required=True, help="directory of the run; continues what is there")
+    data = parser.add_argument_group("questions")
+    data.add_argument("--data-file", metavar="FILE", help="the benchmark's published file, if it is here")
+    data.add_argument(
+        "--train-file", metavar="FILE", help="its training split, for settings with examples in the prompt"
+    )
+    data.add_argument("--data-dir", metavar="DIR", help="where prepared data is kept (default: as TFDS)")
+    some = data.add_mutually_exclusive_group()
+    some.add_argument("--limit", type=positive, metavar="N", help="the first N questions")
+    some.add_argument("--subset", type=positive, metavar="N", help="N questions drawn at random")
+    data.add_argument("--subset-seed", type=int, default=0, metavar="S", help="of that draw (default: 0)")
+    what = parser.add_argument_group("conditions")
+    what.add_argument("--k", default="0,1,5,10", metavar="K,K", help="keys to hide per head (default: %(default)s)")
+    what.add_argument(
+        "--select", default="top,random,bottom", metavar="S,S",
+        help="which: top, random, bottom, or first for the first tokens (default: %(default)s)",
+    )  # fmt: skip
+    what.add_argument(
+        "--rank-on", choices=("masked", "clean"), default="masked",
+        help="rank keys by the attention of the masked model, or of an extra unmasked pass (default: %(default)s)",
+    )  # fmt: skip
+    what.add_argument(
+        "--gold",
+        action="store_true",
+        help="ask nothing: the perplexity of the published answers (autoregressive models)",
+    )
+    sinks = what.add_mutually_exclusive_group()
+    sinks.add_argument("--eps", type=eps, default=3.0, metavar="E", help="of the sinks counted along (default: 3)")
+    sinks.add_argument("--no-sinks", action="store_true", help="do not count sinks along")
+    what.add_argument("--seed", type=int, default=0, help="of all draws; each question adds its index (default: 0)")
+    how = parser.add_argument_group("running")
+    how.add_argument(
+        "--rows",
+        type=positive,
+        metavar="N",
+        help="the most rows of a batch; a row is a question under one condition (default: by memory; CPU: 80)",
+    )
+    place = how.add_mutually_exclusive_group()
+    place.add_argument(
+        "--devices", type=positive, metavar="N", help="devices that share each batch, each with all weights"
+    )
+    place.add_argument(
+        "--mesh",
+        metavar="DxM",
+        help="cut batch x weights over D x M devices (default: all, by memory; CPU: see --devices)",
+    )
+    how.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16", "int8"),
+        help="type of the weights; int8: of the layers' only (default: as stored)",
+    )
+    how.add_argument("--shard", default="1/1", metavar="I/N", help="do every N-th question, from the I-th on")
+    how.add_argument(
+        "--allow-code-execution", action="store_true", help="let programs that the model writes run, in a sandbox"
+    )
+    how.add_argument("--summary", action="store_true", help="only sum up what is there")
+    how.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_reading_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = local(args.out, "--out")
+    for option in ("data_dir", "data_file", "train_file"):
+        if getattr(args, option) is not None:
+            local(getattr(args, option), f"--{option.replace('_', '-')}")
+    if args.summary:
+        return show(args, folder, task_or_own_tokenizer(args))
+    shard, k = parse_shard(args.shard), parse_counts(args.k)
+    check_leave(args)
+
+    import jax
+
+    from jaxsink.checkpoints.load import load
+    from jaxsink.cli.shared import Found, enable_compilation_cache
+    from jaxsink.evals.conditions import conditions
+    from jaxsink.evals.engine import Evaluation, evaluate
+    from jaxsink.planner.here import find_place
+    from jaxsink.planner.workload import exam_workload
+    from jaxsink.runs.stopping import EXIT_CODE, StoppedError, stop_on_sigterm
+    from jaxsink.tasks.exam import gold_exam
+
+    wanted = conditions(k, [name.strip() for name in args.select.split(",") if name.strip()], args.rank_on)
+    enable_compilation_cache()
+    devices, mesh = choose_place(args)
+    config = Found.at(args.model, **reading_options(args)).config
+    exam = choose_exam(args, config)
+    exam = gold_exam(exam, config) if args.gold else exam
+    dtype = args.dtype or ("float32" if args.model in NAMES else None)  # built-in ones are small
+    count = None if args.no_sinks else args.eps
+    work = exam_workload(exam, config, wanted, count, dtype or stored_dtype(args.model))
+    place = find_place(work, jax.devices() if mesh is None else mesh.devices.flatten(), args.rows, mesh, devices)
+    print(place.describe(work), file=sys.stderr)
+    model = load(args.model, dtype=dtype, mesh=place.mesh, **reading_options(args))
+    job = Evaluation(model, exam, wanted, folder, args.seed, count, place.rows, place.devices, shard)
+    last_words = f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues."
+    try:
+        with stop_on_sigterm(last_words) as is_stopped:
+            evaluate(job, is_stopped)
+    except StoppedError:
+        return fail(last_words, EXIT_CODE)
+    return show(args, folder, exam.tokenizer)
+
+
+def eps(text: str) -> float:
+    """For argparse: ε of Eq. 3."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
+    return value
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise JaxsinkError(f"--shard takes a number and how many there are, such as 2/4, not {text!r}.")
+    return int(found[1]), int(found[2])
+
+
+def parse_counts(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise JaxsinkError(f"--k takes whole numbers such as 0,1,5,10, not {text!r}.")
+    return [int(part) for part in parts]
+
+
+def check_leave(args: argparse.Namespace) -> None:
+    """Before anything is loaded: a setting whose answers are programs needs leave to run them."""
+    from jaxsink.evals.settings import get_setting
+    from jaxsink.tasks.exam import TASK
+
+    if args.setting == TASK or args.allow_code_execution or args.gold:
+        return
+    if get_setting(args.setting).benchmark != "gsm8k":
+        raise JaxsinkError(
+            f"{args.setting} is graded by running programs that the model writes; read in jaxsink/sandbox/runner.py how "
+            "they are confined, then give --allow-code-execution."
+        )
+
+
+def choose_place(args: argparse.Namespace) -> tuple[list[Any] | None, Any]:
+    """(devices for pmap or None, mesh or None), as far as that was asked for; a CPU uses all its devices."""
+    from jaxsink.cli.train import choose_devices
+
+    if args.mesh is None:
+        devices = choose_devices(args.devices)
+        decided = args.devices is not None or devices[0].platform == "cpu"
+        return (devices if decided and len(devices) > 1 else None), None
+    found = re.fullmatch(r"(\d+)x(\d+)", args.mesh)
+    if found is None or "0" in found.groups():
+        raise JaxsinkError(f"--mesh takes two numbers such as 2x4, not {args.mesh!r}.")
+    from jaxsink.parallel import make_mesh
+
+    data, weights = map(int, found.groups())
+    return None, make_mesh(data, weights, choose_devices(data * weights))
+
+
+def choose_exam(args: argparse.Namespace, config: ModelConfig) -> Exam:
+    """The questions that were asked for, ready for the model."""
+    from jaxsink.evals.settings import get_setting
+    from jaxsink.sampling.recommend import sampler_for
+    from jaxsink.tasks import exam
+
+    def chosen(total: int) -> list[int]:
+        return exam.choose(total, args.limit, args.subset, args.subset_seed)
+
+    if args.setting == exam.TASK:
+        return exam.task_exam(config, chosen(max(exam.TASK_QUESTIONS, args.limit or 0)), sampler_for(args.model))
+    setting = get_setting(args.setting)
+    tokenizer = own_tokenizer(args.model)
+    examples, train = benchmark_questions(setting, args.data_file, args.train_file, args.data_dir)
+    asked = [examples[place] for place in chosen(len(examples))]
+    return exam.benchmark_exam(setting, asked, tokenizer, config, train, args.allow_code_execution)
+
+
+def benchmark_questions(
+    setting: EvalSetting, data_file: str | None, train_file: str | None, data_dir: str | None = None
+) -> tuple[list[Example], list[Example]]:
+    """(test questions, training questions if the setting shows some)."""
+    from jaxsink.tasks.benchmarks import load_benchmark
+
+    examples = load_benchmark(setting.benchmark, "test", data_file, data_dir)
+    shown = setting.shots.total > 0
+    return examples, load_benchmark(setting.benchmark, "train", train_file, data_dir) if shown else []
+
+
+def stored_dtype(model: str) -> str:
+    """Of a checkpoint's weights."""
+    from jaxsink.checkpoints.load import describe_foreign
+    from jaxsink.checkpoints.storage import MANIFEST, Reader
+    from jaxsink.zoo.weights import resolve
+
+    path = resolve(model)
+    return Reader(path).dtype if (path / MANIFEST).is_file() else describe_foreign(path)[1] or "float32"
+
+
+def own_tokenizer(model: str) -> Tokenizer:
+    from jaxsink.text.tokenizer import Tokenizer
+
+    return Tokenizer.load(model)
+
+
+def task_or_own_tokenizer(args: argparse.Namespace) -> Tokenizer:
+    """For a summary, which needs the names of tokens but no weights."""
+    from jaxsink.evals.settings import get_setting
+    from jaxsink.tasks.exam import TASK
+
+    if args.setting != TASK:
+        get_setting(args.setting)
+        return own_tokenizer(args.model)
+    from jaxsink.tasks.vocabulary import tokenizer
+
+    return tokenizer()
+
+
+def show(args: argparse.Namespace, folder: Path, tokenizer: Tokenizer) -> int:
+    """Sum up, and print it."""
+    from jaxsink.cli.tables import print_run
+    from jaxsink.evals.manifest import read_manifest
+    from jaxsink.evals.summary import summarise
+    from jaxsink.evals.tables import write_tables
+
+    name = read_manifest(folder)["exam"]["name"]
+    if name != args.setting:
+        raise JaxsinkError(f"{folder} holds an evaluation of {name}, not of {args.setting}; name that setting.")
+    results = summarise(folder, tokenizer.token)
+    if not results["gold"]:
+        write_tables(folder, [results])
+    if args.json:
+        print(json.dumps(results, indent=2))
+    else:
+        print_run(results, folder)
+    return 0

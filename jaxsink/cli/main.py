@@ -1,0 +1,145 @@
+"""The command line: parsing, signs of life, and errors as one sentence. Only commands that need JAX import it."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+from contextlib import nullcontext
+from importlib.metadata import entry_points
+from typing import Any, TypedDict
+
+from jaxsink.cli.interrupts import delivered_interrupts, end_process
+from jaxsink.cli.platform import use_cpu_if_alone
+from jaxsink.errors import JaxsinkError
+from jaxsink.runs.progress import human_bytes as human_bytes
+from jaxsink.runs.progress import reporting, stage
+from jaxsink.version import __version__
+
+Commands = Any  # argparse's subparsers object, whose type has no public name
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Keyword arguments of `jaxsink.load`."""
+
+    mask_id: int
+    ignore_settings: list[str]
+
+
+BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command. Exit code 0: done, 2: bad input (one sentence on stderr), 1: our fault, 130: interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold what the terminal cannot show
+    args = build_parser().parse_args(argv)
+    use_cpu_if_alone()
+    try:
+        with (
+            delivered_interrupts(),
+            nullcontext() if argv is not None else reporting(),  # a program that calls us is no person
+            stage("starting"),
+        ):
+            code = args.run(args)
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever reads our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except JaxsinkError as error:
+        return fail(str(error), BAD_INPUT)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return fail(f"{where}{error.strerror or error}.", BAD_INPUT)
+    except KeyboardInterrupt:
+        code = fail("interrupted; nothing half-written was left.", INTERRUPTED)
+        return end_process(code) if argv is None else code
+    except Exception as error:
+        if os.environ.get("JAXSINK_DEBUG"):
+            raise
+        lines = str(error).strip().splitlines() or [""]
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+            return fail(
+                f"out of memory ({lines[0][:300]}); try less at once, int8 weights, or more devices.", BAD_INPUT
+            )
+        name = type(error).__name__
+        return fail(f"unexpected {name}: {lines[0][:300]} (JAXSINK_DEBUG=1 shows where).", UNEXPECTED)
+
+
+def fail(message: str, code: int) -> int:
+    """One line on stderr, whatever the message quotes from a file."""
+    line = "".join(char if char.isprintable() else " " for char in " ".join(message.split()))
+    print(f"jaxsink: {line if len(line) <= 500 else line[:497] + '...'}", file=sys.stderr)
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="jaxsink", description="Attention sinks in masked diffusion and autoregressive language models, in JAX."
+    )
+    parser.add_argument("--version", action="version", version=f"jaxsink {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_inspect(commands)
+    for command in sorted(entry_points(group="jaxsink.commands"), key=lambda entry: entry.name):
+        command.load()(commands)
+    return parser
+
+
+def add_inspect(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "inspect",
+        help="family, sizes, parameters and memory of a checkpoint or a published model",
+        description="What a model is and needs: a converted checkpoint, a Hugging Face directory, a .gguf file, or the "
+        "name of a published model (which needs no weights).",
+        epilog="examples:\n  jaxsink inspect ./llada\n  jaxsink inspect llada-8b-instruct --json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", metavar="PATH", help="checkpoint, or the name of a published model")
+    add_reading_options(parser)
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.set_defaults(run=run_inspect)
+
+
+def run_inspect(args: argparse.Namespace) -> int:
+    from jaxsink.checkpoints.describe import describe
+
+    facts = describe(args.path, **reading_options(args))
+    if args.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(show_header=False, box=None, title=str(args.path), title_justify="left", title_style="bold")
+        for key, value in facts["summary"].items():
+            table.add_row(f"[dim]{key}[/dim]", str(value))
+        Console().print(table)
+    return 0
+
+
+def add_reading_options(parser: argparse.ArgumentParser) -> None:
+    """What one may have to say about a Hugging Face directory or a GGUF file, beyond what its own files say."""
+    group = parser.add_argument_group("reading other formats")
+    group.add_argument(
+        "--ignore-setting",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a config key that jaxsink does not know, and that does not change the model; may be repeated",
+    )
+    group.add_argument(
+        "--mask-id", type=int, metavar="ID", help="the mask token of a diffusion model whose files do not name it"
+    )
+
+
+def reading_options(args: argparse.Namespace) -> ReadingOptions:
+    """Those that were given."""
+    options: ReadingOptions = {}
+    if args.mask_id is not None:
+        options["mask_id"] = args.mask_id
+    if args.ignore_setting:
+        options["ignore_settings"] = args.ignore_setting
+    return options

@@ -1,0 +1,144 @@
+"""The command `jaxsink train`: one of the built-in models from nothing, with a progress bar, interruptible anywhere."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxsink.checkpoints.gcs import local
+from jaxsink.cli.main import Commands
+from jaxsink.errors import JaxsinkError
+from jaxsink.runs.progress import Task, stage
+from jaxsink.zoo.weights import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxsink.training.run import Progress
+    from jaxsink.training.settings import Settings
+
+EXAMPLES = """examples:
+  jaxsink train mini-llama --out runs/mini-llama
+  jaxsink train mini-dream --out runs/mini-dream --init runs/mini-llama/model
+  jaxsink train mini-llada --out runs/mini-llada --devices 2
+  jaxsink train mini-llada --out runs/short --steps 500 --seed 1 --json
+
+Running the same command again continues the run, whatever ended it, and gives the same weights as a run in one go.
+"""
+OPTIONS = ("steps", "batch", "learning_rate", "warmup", "decay", "clip", "seed", "dtype", "predict", "noise", "ramp",
+           "opening", "init", "checkpoints")  # fmt: skip
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "train",
+        help="train one of the small built-in models",
+        description="Train a built-in model on generated word problems, and measure its accuracy on held-out ones. What "
+        "is not given is as the shipped model was trained. DIR gets the model, models along the way, the loss curve "
+        "(loss.csv) and the figures (result.json).",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("--out", metavar="DIR", required=True, help="directory of the run; continues what is there")
+    how = parser.add_argument_group("training")
+    how.add_argument("--steps", type=int, help="training steps")
+    how.add_argument("--batch", type=int, help="problems per step")
+    how.add_argument("--learning-rate", type=float, metavar="RATE", help="at its peak, after the warm-up")
+    how.add_argument("--warmup", type=int, metavar="STEPS", help="steps until the peak; a half cosine follows")
+    how.add_argument("--decay", type=float, help="weight decay of the layers' matrices")
+    how.add_argument("--clip", type=float, metavar="NORM", help="largest norm of a gradient")
+    how.add_argument("--seed", type=int, help="of the weights, the problems and the masks")
+    how.add_argument(
+        "--predict",
+        choices=("response", "mixed", "all"),
+        help="learn the answers only, in one row of four the questions too, or in all",
+    )
+    how.add_argument("--noise", choices=("count", "bernoulli"), help="how masks are drawn (diffusion)")
+    how.add_argument("--ramp", type=float, metavar="PART", help="part of the run over which more and more is masked")
+    how.add_argument("--opening", type=float, metavar="PART", help="part of the run that opens the causal mask (Dream)")
+    how.add_argument(
+        "--init", metavar="MODEL", help="model of the same size to start from: a directory, a hub id or a built-in name"
+    )
+    how.add_argument(
+        "--extra-sink", action="store_true", help="add one token that sees itself only and that all others see"
+    )
+    how.add_argument("--dtype", choices=("float32", "bfloat16"), help="type of the arithmetic; weights stay float32")
+    how.add_argument("--checkpoints", type=int, metavar="N", help="how many models to keep along the way")
+    running = parser.add_argument_group("running")
+    running.add_argument("--devices", type=int, metavar="N", help="devices that share each batch (default: all)")
+    running.add_argument("--problems", type=int, default=1000, metavar="N", help="held-out problems (default: 1000)")
+    running.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.name not in NAMES:
+        raise JaxsinkError(f"there is no built-in model {args.name!r}; there are {', '.join(NAMES)}.")
+    if args.problems < 1:
+        raise JaxsinkError(f"--problems must be at least 1, and is {args.problems}.")
+    devices = choose_devices(args.devices)
+
+    from jaxsink.training.run import Run
+    from jaxsink.training.step import data_mesh
+    from jaxsink.zoo.builtin import builtin
+
+    known = builtin(args.name)
+    given = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+    settings = dataclasses.replace(known.settings, **given)
+    config = known.config.replace(extra_sink=args.extra_sink)
+    training = Run(args.name, config, known.sampler, settings, local(args.out, "--out"))
+    with stage(args.name, total=settings.steps, unit="steps", detail="preparing") as task:
+        training.train(data_mesh(devices), watching(task))
+    result = training.examine(args.problems, again(args.name, settings, known.settings, args.extra_sink))
+    print(json.dumps(result) if args.json else summary(training.out, result))
+    return 0
+
+
+def again(name: str, settings: Settings, usual: Settings, extra_sink: bool) -> str:
+    """The command that trains this model, for its card."""
+    changed = [key for key in OPTIONS if getattr(settings, key) != getattr(usual, key)]
+    options = [f"--{key.replace('_', '-')} {getattr(settings, key)}" for key in changed]
+    options += ["--extra-sink"] if extra_sink else []
+    return " ".join(["jaxsink train", name, f"--out runs/{name}", *options])
+
+
+def choose_devices(count: int | None) -> list[Any]:
+    """The first `count` devices; a CPU can be cut into as many as wanted."""
+    import jax
+
+    if count is not None:
+        if count < 1:
+            raise JaxsinkError(f"--devices must be at least 1, and is {count}.")
+        if jax.config.jax_num_cpu_devices < count:  # pyright: ignore[reportAttributeAccessIssue]
+            with suppress(RuntimeError):  # JAX is running already, with the devices that it has
+                jax.config.update("jax_num_cpu_devices", count)
+    found = jax.devices()
+    if count is not None and count > len(found):
+        raise JaxsinkError(f"--devices {count}: there are only {len(found)}.")
+    return found[:count]
+
+
+def watching(task: Task) -> Callable[[Progress], None]:
+    """A listener of a run that says how far it is."""
+
+    def show(now: Progress) -> None:
+        parts = ["compiling"] if now.compiling else []
+        parts += [] if now.loss is None else [f"loss {now.loss:.4f}", f"{now.tokens_per_second:,.0f} tokens/s"]
+        task.update(now.step, detail=", ".join(parts))
+
+    return show
+
+
+def summary(out: Path, result: dict[str, Any]) -> str:
+    found = result["accuracy"]
+    low, high = found["interval"]
+    return (
+        f"{out / 'model'}: {found['share']:.1%} of {found['total']} held-out problems (95 % interval {low:.1%} to "
+        f"{high:.1%}), after {result['steps']} steps in {result['minutes']:.0f} minutes "
+        f"({result['tokens_per_second']:,.0f} tokens/s)."
+    )

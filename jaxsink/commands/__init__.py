@@ -1,1 +1,0 @@
-"""The commands that run models, one file each; jaxsink/cli.py puts them together."""

@@ -1,0 +1,1 @@
+"""How likely a model finds a given answer."""

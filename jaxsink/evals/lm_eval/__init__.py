@@ -1,0 +1,1 @@
+"""jaxsink as a model of lm-evaluation-harness."""

@@ -1,0 +1,69 @@
+"""Weights of the layers as whole numbers of 8 bits, with a scale per output: half the memory of bfloat16.
+
+    model = jaxsink.load("llada", dtype="int8")       # activations, embedding and head stay bfloat16
+
+Only the weights are rounded, each row of a matrix to 255 steps between plus and minus its largest; products run in the type
+of the activations, so nothing else of the model changes. What it is for: on TPU more rows fit beside the weights, and
+fewer chips must share them (docs/tpu-performance.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import Model
+
+INT8 = "int8"
+BESIDE = "bfloat16"  # the type of everything that is not rounded, if a checkpoint is loaded as int8
+STEPS = 127
+ROUNDED = {"attention": ("q", "k", "v", "o"), "mlp": ("gate", "up", "down")}
+
+
+def check_int8(config: ModelConfig) -> None:
+    if config.experts is not None:
+        raise JaxsinkError("int8 weights are not made for mixtures of experts; choose bfloat16.")
+
+
+def is_rounded(name: str) -> bool:
+    """Is the parameter of this name, such as "layers.mlp.up.weight", held in 8 bits?"""
+    part = name.split(".")
+    return len(part) >= 4 and part[0] == "layers" and part[-1] == "weight" and part[-2] in ROUNDED.get(part[-3], ())
+
+
+def scale_name(name: str) -> str:
+    return name.removesuffix("weight") + "scale"
+
+
+def rounded(weight: Array) -> tuple[Array, Array]:
+    """[...,out,in] -> (i8[...,out,in], f32[...,out]); whole number times scale is the weight, to half a scale."""
+    exact = weight.astype(jnp.float32)
+    scale = jnp.abs(exact).max(axis=-1) / STEPS
+    whole = jnp.round(exact / jnp.where(scale > 0, scale, 1.0)[..., None])
+    return whole.astype(jnp.int8), scale
+
+
+def quantized(model: Model) -> Model:
+    """The same model with 8-bit weights in its layers; everything else as it is."""
+    check_int8(model.config)
+    other: Any = jax.tree.map(lambda x: x, model)
+    for layer in other.layers if model.is_unrolled else [other.layers]:
+        for part, names in ROUNDED.items():
+            for linear in (getattr(getattr(layer, part), name) for name in names):
+                if linear is not None:
+                    whole, scale = rounded(linear.weight[...])
+                    linear.weight, linear.scale = nnx.Param(whole), nnx.Param(scale)
+    return other
+
+
+def weights_dtype(model: Model) -> str:
+    """The name under which `load` gives such a model: "int8" if its layers are rounded, else the type of all weights."""
+    if any(leaf.dtype == INT8 for leaf in jax.tree.leaves(model)):
+        return INT8
+    return jnp.dtype(model.dtype).name

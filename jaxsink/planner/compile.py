@@ -1,0 +1,152 @@
+"""The sampler's own program, compiled for a slice that is not there: weights and inputs are shapes, nothing is allocated."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.nn.attention import choose_backend
+from jaxsink.parallel.mesh import DATA, make_mesh
+from jaxsink.parallel.rows import layout_of
+from jaxsink.planner.job import Job
+from jaxsink.planner.memory import place_weights, total_bytes, weights_on
+from jaxsink.planner.roofline import read_bytes
+from jaxsink.planner.topology import GIB, Topology, describe_devices
+from jaxsink.recording.spec import make_plan
+from jaxsink.sampling import autoregressive, diffusion
+from jaxsink.sampling import rng as noise
+
+UNITS = {"": 1.0, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of HBM on each device. state: tokens, masks and caches; code: the program itself."""
+
+    weights: float
+    record: float
+    temporaries: float
+    state: float
+    code: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.record + self.temporaries + self.state + self.code
+
+    def to_dict(self) -> dict[str, float]:
+        parts = {name: getattr(self, name) for name in ("weights", "record", "temporaries", "state", "code")}
+        return {**parts, "total": self.total}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler made of a job on a data x model mesh; without memory and text if it does not fit."""
+
+    job: Job
+    topology: Topology
+    mesh: tuple[int, int]
+    needed: float  # bytes per device; inf if the compiler does not say
+    seconds: float  # of compiling
+    memory: Memory | None = None
+    text: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.memory is not None and self.needed <= self.topology.chip.hbm
+
+
+@dataclass
+class Compiler:
+    """Compiles for one slice; describes its devices once."""
+
+    topology: Topology
+
+    def __post_init__(self) -> None:
+        self.devices = describe_devices(self.topology)
+
+    def mesh(self, data: int, model: int) -> Any:
+        return make_mesh(data, model, self.devices)
+
+    def weights(self, job: Job, data: int, model: int) -> list[tuple[str, tuple[int, ...], int]]:
+        """[(name, shape on one device, bytes of a number)]."""
+        return weights_on(job, self.mesh(data, model))
+
+    def read_bytes(self, job: Job, data: int, model: int) -> float:
+        return read_bytes(self.weights(job, data, model))
+
+    def weight_bytes(self, job: Job, data: int, model: int) -> float:
+        return total_bytes(self.weights(job, data, model))
+
+    def compile(self, job: Job, data: int, model: int) -> Compiled:
+        """The whole run in one program. A batch is filled up to a multiple of the data axis, as `generate` does."""
+        mesh = self.mesh(data, model)
+        begun = time.perf_counter()
+        with jax.set_mesh(mesh):
+            lowered = lower(job, mesh)
+            try:
+                compiled = lowered.compile()
+            except jax.errors.JaxRuntimeError as error:
+                needed = needed_bytes(str(error))
+                if needed is None:
+                    reason = (str(error).strip().splitlines() or [""])[0][:200]
+                    raise JaxsinkError(f"{self.topology.name}: the TPU compiler failed: {reason}") from error
+                return Compiled(job, self.topology, (data, model), needed, time.perf_counter() - begun)
+        sizes = compiled.memory_analysis()
+        weights = self.weight_bytes(job, data, model)
+        memory = Memory(
+            weights=weights,
+            record=sizes.output_size_in_bytes - sizes.alias_size_in_bytes,
+            temporaries=sizes.temp_size_in_bytes,
+            state=max(0.0, sizes.argument_size_in_bytes - weights),
+            code=sizes.generated_code_size_in_bytes,
+        )
+        seconds = time.perf_counter() - begun
+        return Compiled(job, self.topology, (data, model), memory.total, seconds, memory, compiled.as_text())
+
+
+def lower(job: Job, mesh: Any) -> Any:
+    """The program that `generate` runs, traced for this mesh."""
+    config, length = job.config, job.length
+    loop = autoregressive if job.is_autoregressive else diffusion
+    plan = make_plan(job.record, job.intervene, job.every, config)
+    backend = choose_backend(job.backend, length, length, mesh)
+    settings = diffusion.Settings(job.sampler, plan, job.intervene, job.prompt, False, backend, job.steps, mesh=mesh)
+    rows = -(-job.batch // mesh.shape[DATA]) * mesh.shape[DATA]
+
+    def placed(tree: Any, *axes: int) -> Any:
+        return jax.tree.map(
+            lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=layout_of(s.shape, mesh, *axes)), tree
+        )
+
+    def start(model: Any, tokens: Any, given: Any) -> Any:
+        return loop.start(model, tokens, given, settings)
+
+    model = place_weights(job, mesh)
+    tokens = placed(jax.ShapeDtypeStruct((rows, length), jnp.int32))
+    real = jax.ShapeDtypeStruct((rows, length), bool)
+    keys = jax.eval_shape(lambda: noise.row_keys(jnp.zeros(rows, jnp.uint32)))
+    policy = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    given = placed(diffusion.Given(real, real, noise.Draws(keys), policy))  # type: ignore[arg-type]
+    shapes = jax.eval_shape(start, model, tokens, given)._asdict()
+    carry = loop.Carry(**{name: placed(x, *diffusion.CARRY_AXES.get(name, (0,))) for name, x in shapes.items()})
+    chunk = settings.total if job.stream is None else min(job.stream, settings.total)
+    return loop.advance.lower(model, carry, given, settings, chunk, True)
+
+
+def needed_bytes(message: str) -> float | None:
+    """What the compiler says a program would need, if the message says that memory is short; inf if it gives no number."""
+    if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
+        return None
+    found = re.search(r"Used ([\d.]+)([KMGT]?) of", message) or re.search(r"\(([\d.]+)([KMGT]?)\) exceeds", message)
+    return float(found[1]) * UNITS[found[2]] if found else math.inf
+
+
+def gib(size: float) -> float:
+    return size / GIB

@@ -1,0 +1,114 @@
+"""What is planned: a model, a sampler, a batch and what is recorded; and the work that one step of it cannot avoid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxsink.nn.config import ModelConfig
+from jaxsink.sampling.interventions import ranks_on_clean
+from jaxsink.sampling.samplers import ARSampler
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 2}  # of activations, keys and values
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call of `generate`, without weights and prompts.
+
+    record: a pytree of recorders, as for `generate`. unrolled: as `Model.unrolled()`. backend: None chooses by size.
+    stream: steps of which a device holds records, as for `generate`. room: positions of the response; None = as many as
+    the sampler needs for this prompt.
+    """
+
+    config: ModelConfig
+    sampler: Any
+    batch: int
+    prompt: int
+    record: Any = None
+    every: int = 1
+    intervene: Any = None
+    dtype: str = "bfloat16"
+    backend: str | None = None
+    unrolled: bool = False
+    stream: int | None = None
+    room: int | None = None
+
+    @property
+    def is_autoregressive(self) -> bool:
+        return isinstance(self.sampler, ARSampler)
+
+    @property
+    def response(self) -> int:
+        """Places of the response; SDAR completes its last block."""
+        if self.room is not None:
+            return self.room
+        if not hasattr(self.sampler, "overhang"):
+            return self.sampler.length
+        import numpy as np
+
+        return self.sampler.length + int(self.sampler.overhang(self.config, np.array([self.prompt]))[0])
+
+    @property
+    def length(self) -> int:
+        return self.prompt + self.response
+
+    @property
+    def steps(self) -> int:
+        return self.sampler.length if self.is_autoregressive else self.sampler.total_steps(self.response)
+
+    def replace(self, **changes: Any) -> Job:
+        return replace(self, **changes)
+
+    @property
+    def queries(self) -> float:
+        """Tokens of a row that run in a step, on average: all, one, or with a cache a block after one full pass."""
+        if self.is_autoregressive:
+            return 1.0
+        cache = getattr(self.sampler, "cache", None)
+        if cache is None:
+            return float(self.length)
+        part = self.sampler.block_length if cache == "dual" else self.sampler.length
+        per_block = self.sampler.steps_per_block
+        return (self.length + (per_block - 1) * min(part, self.length)) / per_block
+
+    @property
+    def passes(self) -> int:
+        """Times the layers run in a step."""
+        guided = getattr(self.sampler, "cfg_scale", 0) > 0
+        clean = self.intervene is not None and ranks_on_clean(self.intervene)
+        return 1 + int(guided) + int(clean)
+
+    @property
+    def flops(self) -> float:
+        """Of the matrix products of one step, all devices together."""
+        config = self.config
+        per_token = self.layer_flops(self.length)
+        window = 1 if self.is_autoregressive else self.sampler.window(config)
+        head = 2 * config.width * config.vocab * window
+        return self.batch * (self.passes * self.queries * config.layers * per_token + head)
+
+    @property
+    def prefill_flops(self) -> float:
+        """Of the pass over the prompt that fills an autoregressive model's cache before the first step."""
+        if not self.is_autoregressive:
+            return 0.0
+        return self.batch * self.prompt * self.config.layers * self.layer_flops(self.prompt)
+
+    def layer_flops(self, keys: int) -> float:
+        """Of one token in one layer that looks at so many keys."""
+        config = self.config
+        heads = config.heads * config.head_dim
+        projections = config.width * (2 * heads + 2 * config.kv_heads * config.head_dim)
+        wide = (3 if config.mlp == "gated" else 2) * config.width * config.mlp_width
+        wide *= config.experts.per_token if config.experts else 1
+        return 2 * (projections + wide) + 4 * heads * keys
+
+    @property
+    def cache_bytes(self) -> float:
+        """Keys and values that a step reads, all devices together."""
+        if not self.is_autoregressive and getattr(self.sampler, "cache", None) is None:
+            return 0.0
+        config = self.config
+        per_token = 2 * config.layers * config.kv_heads * config.head_dim * DTYPE_BYTES[self.dtype]
+        return self.batch * self.length * per_token

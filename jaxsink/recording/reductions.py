@@ -1,0 +1,93 @@
+"""Reductions of received scores inside the loop, because raw records dominate memory: T x L x B x H x S numbers.
+
+    record = received().then(top(5))           the five largest per layer, head and step, and where they are
+    record = received().then(sink_counts((1.0, 3.0, 10.0)))
+
+Each is a small frozen object, so that equal ones share a compiled program. Any function (value, tap) -> pytree works too.
+Values are [B,H,S]; padded keys never count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.recording.recorders import QUERY_KINDS, Tap
+
+
+@dataclass(frozen=True)
+class top:  # noqa: N801 - reads as a function
+    """{"score": f32[B,H,k], "position": i32[B,H,k]}, largest first; equal scores in order of position.
+
+    Where fewer than k keys are real, both are 0; so they are for a row that has finished, as all its statistics.
+    """
+
+    k: int
+
+    def __call__(self, value: Array, tap: Tap) -> dict[str, Array]:
+        if not 0 < self.k <= value.shape[-1]:
+            raise JaxsinkError(f"reduce.top: k must lie between 1 and the {value.shape[-1]} keys, and is {self.k}.")
+        score, position = lax.top_k(jnp.where(tap.mask[:, None, :], value, -jnp.inf), self.k)
+        real = jnp.isfinite(score)
+        return {"score": jnp.where(real, score, 0.0), "position": jnp.where(real, position, 0)}
+
+
+@dataclass(frozen=True)
+class sink_counts:  # noqa: N801
+    """i32[B,H,n]: how many keys score above the mean of the other keys by more than each ε (Eq. 3, column sums)."""
+
+    eps: tuple[float, ...] = (3.0,)
+
+    def __call__(self, value: Array, tap: Tap) -> Array:
+        mask = tap.mask[:, None, :]
+        count = mask.sum(axis=-1, keepdims=True)
+        total = jnp.where(mask, value, 0.0).sum(axis=-1, keepdims=True)
+        above = value - (total - value) / jnp.maximum(count - 1, 1)
+        return ((above[..., None] > jnp.array(self.eps, jnp.float32)) & mask[..., None]).sum(axis=2)
+
+
+@dataclass(frozen=True)
+class histogram:  # noqa: N801
+    """i32[B,H,n]: keys by score; bin i holds edges[i] <= score < edges[i + 1], the last one everything from there on."""
+
+    edges: tuple[float, ...]
+
+    def __call__(self, value: Array, tap: Tap) -> Array:
+        at_least = (value[..., None] >= jnp.array(self.edges, jnp.float32)) & tap.mask[:, None, :, None]
+        reached = at_least.sum(axis=2)
+        return reached - jnp.pad(reached[..., 1:], ((0, 0), (0, 0), (0, 1)))
+
+
+@dataclass(frozen=True)
+class head_mean:  # noqa: N801
+    """f32[B,S]: the mean over heads."""
+
+    def __call__(self, value: Array, tap: Tap) -> Array:
+        return value.mean(axis=1)
+
+
+@dataclass(frozen=True)
+class sink_share:  # noqa: N801
+    """f32[B,S]: the share of heads in which a key is a sink by Eq. 3, on scores whose mean over real keys is 1."""
+
+    eps: float = 3.0
+
+    def __call__(self, value: Array, tap: Tap) -> Array:
+        mask = tap.mask[:, None, :]
+        count = mask.sum(axis=-1, keepdims=True)
+        total = jnp.where(mask, value, 0.0).sum(axis=-1, keepdims=True)
+        score = value * count / jnp.maximum(total, 1e-30)  # a single query, of an autoregressive model, gives out 1
+        above = score - (count - score) / jnp.maximum(count - 1, 1)
+        return ((above > self.eps) & mask).mean(axis=1)
+
+
+@dataclass(frozen=True)
+class sum_by_kind:  # noqa: N801
+    """{"masked", "unmasked", "prompt": f32[B,H]}: what keys of each kind receive together."""
+
+    def __call__(self, value: Array, tap: Tap) -> dict[str, Array]:
+        of_kind = [jnp.where((tap.key_kind == n)[:, None, :], value, 0.0).sum(axis=-1) for n in range(len(QUERY_KINDS))]
+        return dict(zip(QUERY_KINDS, of_kind, strict=True))

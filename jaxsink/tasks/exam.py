@@ -1,0 +1,173 @@
+"""What a model is asked and how its answers are graded, in the one form that the engine knows.
+
+    exam = benchmark_exam(get_setting("llada-8b-instruct/gsm8k/study"), examples, tokenizer, config, train)
+    exam = task_exam(config, places)          # the word problems that come with the package
+
+The engine sees token ids, a sampler and a function from text to score; it knows no benchmark by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.evals.layout import BUCKET
+from jaxsink.evals.settings import EvalSetting
+from jaxsink.nn.config import ModelConfig
+from jaxsink.sampling.recommend import recommended
+from jaxsink.sampling.samplers import ARSampler
+from jaxsink.tasks.benchmarks import FILES, Example
+from jaxsink.tasks.extract import INVALID
+from jaxsink.tasks.prompts import gold_text, prompt_texts
+from jaxsink.tasks.score import Score, score
+from jaxsink.text import chat
+from jaxsink.text.tokenizer import Tokenizer
+
+TASK = "task"  # the name that stands for the built-in word problems
+TASK_QUESTIONS = 1000
+
+
+@dataclass(frozen=True)
+class Question:
+    """index: its place in the whole benchmark, which also seeds it. prompt: token ids. grade: the score of a text.
+    gold: token ids of the published answer."""
+
+    index: int
+    task_id: str
+    prompt: tuple[int, ...]
+    grade: Callable[[str], Score]
+    gold: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Questions and all that is needed to ask them.
+
+    facts: plain data for the manifest. bucket: prompts are padded to a multiple of this. reported: published score in per
+    cent. sampler: without what recording needs. gold: nothing is asked; the model is made to write the published answers,
+    and how likely they were to it is the result.
+    """
+
+    name: str
+    questions: tuple[Question, ...]
+    sampler: Any
+    tokenizer: Tokenizer
+    facts: dict[str, Any]
+    bucket: int = BUCKET
+    reported: float | None = None
+    gold: bool = False
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that is asked: which questions, and the token ids of their prompts (and answers, if given)."""
+        asked = [[question.index, question.task_id, list(question.prompt)] for question in self.questions]
+        if self.gold:
+            asked = [[*one, list(question.gold)] for one, question in zip(asked, self.questions, strict=True)]
+        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+
+
+def gold_exam(exam: Exam, config: ModelConfig) -> Exam:
+    """The same questions with the published answers given: for perplexity, which also tells weak models apart.
+
+    Every answer is followed by an end token, at which its row stops; that token does not count.
+    """
+    if not isinstance(exam.sampler, ARSampler) or not config.eos_ids:
+        raise JaxsinkError(
+            f"perplexity of the published answers needs an autoregressive model with an end token, and a {config.family} "
+            "model writes in no order; `loglikelihood` of the lm-eval adapter estimates a diffusion model's."
+        )
+    longest = max(len(question.gold) for question in exam.questions) + 1
+    return replace(
+        exam,
+        sampler=ARSampler(longest, stop_at_eos=True),
+        facts={**exam.facts, "gold": True},
+        reported=None,
+        gold=True,
+    )
+
+
+def choose(total: int, limit: int | None = None, subset: int | None = None, subset_seed: int = 0) -> list[int]:
+    """Places of the questions to ask, in order: all of them, the first `limit`, or `subset` drawn from all."""
+    for name, count in (("limit", limit), ("subset", subset)):
+        if count is not None and not 1 <= count <= total:
+            raise JaxsinkError(f"{name}: there are {total} questions, so choose 1 to {total} of them, not {count}.")
+    if limit is not None and subset is not None:
+        raise JaxsinkError("give either a limit or a subset, not both.")
+    return list(range(limit or total)) if subset is None else sorted(Random(subset_seed).sample(range(total), subset))
+
+
+def benchmark_exam(
+    setting: EvalSetting,
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    train: Sequence[Example] = (),
+    allow_code_execution: bool = False,
+) -> Exam:
+    """A public benchmark as a setting asks it; `train` is the training split, for settings with shots."""
+    if setting.template is not None:
+        known = tokenizer.backend.token_to_id
+        missing = [text for text in chat.get(setting.template).tokens if known(text) is None]
+        if missing:
+            raise JaxsinkError(
+                f"the setting {setting.name} needs the token {missing[0]}, which the tokenizer in {tokenizer.source} does "
+                f"not have; evaluate {setting.model} with it, or choose the setting of your model."
+            )
+    if setting.decoder != "autoregressive" and config.mask_id is None:
+        raise JaxsinkError(
+            f"the setting {setting.name} is for a diffusion model, and a {config.family} model has no mask token; choose "
+            "the setting of your model."
+        )
+    sampler = setting.sampler()
+    sampler.check(config)
+    texts = prompt_texts(setting, examples, train)
+    prompts = tokenizer.encode_batch(texts, add_special_tokens=setting.template is None)
+    golds = tokenizer.encode_batch([gold_text(setting, example) for example in examples], add_special_tokens=False)
+    grade = partial(score, setting, allow_code_execution=allow_code_execution)
+    questions = [
+        Question(example.index, example.task_id, tuple(prompt), partial(grade, example), tuple(gold))
+        for example, prompt, gold in zip(examples, prompts, golds, strict=True)
+    ]
+    splits = sorted({example.split for example in examples})
+    hashes = {file.sha256 for file in FILES[setting.benchmark] if set(splits) & set(file.splits)}
+    facts = {
+        "setting": setting.to_dict(), "digest": setting.digest, "benchmark": setting.benchmark, "splits": splits,
+        "published_sha256": sorted(hashes),
+    }  # fmt: skip
+    return Exam(setting.name, tuple(questions), sampler, tokenizer, facts, reported=setting.reported)
+
+
+def task_exam(config: ModelConfig, places: Sequence[int], sampler: Any = None) -> Exam:
+    """The built-in word problems, held-out split, for a built-in model or one trained like it, with its sampler."""
+    from jaxsink.tasks.batches import PROMPT, answer_ids, prompt_ids
+    from jaxsink.tasks.task import Problem, extract, problems
+    from jaxsink.tasks.vocabulary import tokenizer
+    from jaxsink.zoo.builtin import BUILTIN
+
+    kinds = [name for name, known in BUILTIN.items() if known.config.family == config.family]
+    if not kinds or config.vocab != tokenizer().size:
+        raise JaxsinkError(
+            f"a {config.family} model with {config.vocab} vocabulary rows does not know the words of the built-in task; "
+            f"evaluate one of {', '.join(BUILTIN)} with it, or a model made by `jaxsink train`."
+        )
+
+    def grade(problem: Problem, text: str) -> Score:
+        found = extract(text)
+        return Score(problem.score(text), INVALID if found is None else str(found))
+
+    series = problems("test", max(places) + 1)
+    asked = [series[place] for place in places]
+    questions = [
+        Question(place, f"{TASK}/test/{place}", tuple(prompt), partial(grade, problem), tuple(gold))
+        for place, problem, prompt, gold in zip(places, asked, prompt_ids(asked), answer_ids(asked), strict=True)
+    ]
+    sampler = sampler or recommended(config, kinds)
+    sampler.check(config)
+    facts = {"setting": {"name": TASK, "sampler": repr(sampler)}, "benchmark": TASK, "splits": ["test"]}
+    return Exam(TASK, tuple(questions), sampler, tokenizer(), facts, bucket=PROMPT)

@@ -1,0 +1,42 @@
+"""Whether an answer is right, by the rules of its setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxsink.evals.settings import EvalSetting
+from jaxsink.sandbox import programs
+from jaxsink.sandbox.runner import Limits, run_checks
+from jaxsink.tasks import extract
+from jaxsink.tasks.benchmarks import Example
+
+
+@dataclass(frozen=True)
+class Score:
+    """correct: the score that counts. strict, flexible: both of GSM8K's, None for programs. found: the number, or what
+    the sandbox said."""
+
+    correct: bool
+    found: str
+    strict: bool | None = None
+    flexible: bool | None = None
+
+
+def score(
+    setting: EvalSetting,
+    example: Example,
+    answer: str,
+    *,
+    allow_code_execution: bool = False,
+    limits: Limits | None = None,
+) -> Score:
+    """Score the text a model wrote, without the opening that it was given. Programs are run only with leave."""
+    if example.benchmark == "gsm8k":
+        text = extract.truncate(answer, setting.stops)
+        numbers = (extract.strict_number(text, setting.wording), extract.flexible_number(text))
+        strict, flexible = (extract.same_number(number, example.answer) for number in numbers)
+        counts = flexible if setting.flexible else strict
+        return Score(counts, numbers[1] if setting.flexible else numbers[0], strict, flexible)
+    program = programs.program(example, answer, setting.form, setting.stops)
+    verdict = run_checks(program, programs.checks(example), allow_code_execution=allow_code_execution, limits=limits)
+    return Score(verdict.passed, f"{verdict.reason}: {verdict.detail}".removesuffix(": "))

@@ -1,0 +1,187 @@
+"""Configurations of published checkpoints by name, for planning, tests and training without any weights."""
+
+from __future__ import annotations
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
+
+_LLADA = ModelConfig(
+    family="llada", layers=32, width=4096, heads=32, kv_heads=32, head_dim=128, mlp_width=12288, vocab=126464,
+    attention="bidirectional", norm_eps=1e-5, rope_theta=5e5, max_positions=4096, skip_gaps=False,
+    mask_id=126336, eos_ids=(126081,), bos_id=126080, pad_id=126081, eot_id=126348,
+)  # fmt: skip
+_LLADA_MOE = ModelConfig(
+    family="llada_moe", layers=16, width=2048, heads=16, kv_heads=16, head_dim=128, mlp_width=1024, vocab=157184,
+    attention="bidirectional", norm_eps=1e-5, rope_theta=5e4, max_positions=8192, skip_gaps=False, qk_norm=True,
+    experts=Experts(count=64, per_token=8), mask_id=156895, eos_ids=(156892,), pad_id=156892,
+)  # fmt: skip
+_DREAM = ModelConfig(
+    family="dream", layers=28, width=3584, heads=28, kv_heads=4, head_dim=128, mlp_width=18944, vocab=152064,
+    attention="bidirectional", shift_logits=True, norm_eps=1e-6, qkv_bias=True, rope_theta=1e6, max_positions=131072,
+    mask_id=151666, eos_ids=(151643,), bos_id=151643, pad_id=151643,
+)  # fmt: skip
+_LLAMA2 = ModelConfig(
+    family="llama", layers=32, width=4096, heads=32, kv_heads=32, head_dim=128, mlp_width=11008, vocab=32000,
+    norm_eps=1e-5, rope_theta=1e4, max_positions=4096, eos_ids=(2,), bos_id=1,
+)  # fmt: skip
+_LLAMA3 = ModelConfig(
+    family="llama", layers=32, width=4096, heads=32, kv_heads=8, head_dim=128, mlp_width=14336, vocab=128256,
+    norm_eps=1e-5, rope_theta=5e5, max_positions=8192, eos_ids=(128001, 128009), bos_id=128000, eot_id=128009,
+)  # fmt: skip
+_LLAMA31 = _LLAMA3.replace(
+    max_positions=131072, rope_scaling=RopeScaling("llama3", 8.0, 8192), eos_ids=(128001, 128008, 128009)
+)
+_LLAMA32 = _LLAMA31.replace(rope_scaling=RopeScaling("llama3", 32.0, 8192), tied=True)
+_QWEN2 = ModelConfig(
+    family="qwen2", layers=28, width=3584, heads=28, kv_heads=4, head_dim=128, mlp_width=18944, vocab=152064,
+    norm_eps=1e-6, qkv_bias=True, rope_theta=1e6, max_positions=32768, eos_ids=(151645, 151643), bos_id=151643,
+    pad_id=151643,
+)  # fmt: skip
+_QWEN3 = ModelConfig(
+    family="qwen3", layers=36, width=4096, heads=32, kv_heads=8, head_dim=128, mlp_width=12288, vocab=151936,
+    norm_eps=1e-6, qk_norm=True, rope_theta=1e6, max_positions=40960, eos_ids=(151645, 151643), bos_id=151643,
+    pad_id=151643,
+)  # fmt: skip
+_MISTRAL = ModelConfig(
+    family="mistral", layers=32, width=4096, heads=32, kv_heads=8, head_dim=128, mlp_width=14336, vocab=32768,
+    norm_eps=1e-5, rope_theta=1e6, max_positions=32768, eos_ids=(2,), bos_id=1,
+)  # fmt: skip
+_SMOLLM2 = ModelConfig(
+    family="llama", layers=30, width=576, heads=9, kv_heads=3, head_dim=64, mlp_width=1536, vocab=49152,
+    norm_eps=1e-5, rope_theta=1e5, max_positions=8192, tied=True, eos_ids=(2,), bos_id=1, pad_id=2,
+)  # fmt: skip
+_GPT2 = ModelConfig(
+    family="gpt2", layers=12, width=768, heads=12, kv_heads=12, head_dim=64, mlp_width=3072, vocab=50257,
+    norm="layer", norm_eps=1e-5, mlp="plain", activation="gelu_tanh", qkv_bias=True, out_bias=True, mlp_bias=True,
+    positions="learned", max_positions=1024, tied=True, eos_ids=(50256,), bos_id=50256,
+)  # fmt: skip
+
+
+def _sdar(base: ModelConfig) -> ModelConfig:
+    return base.replace(
+        family="sdar",
+        attention="block_causal",
+        block_length=4,
+        mask_id=151669,
+        eos_ids=(151643, 151645),
+        max_positions=32768,
+    )
+
+
+def _gpt2(layers: int, width: int, heads: int) -> ModelConfig:
+    return _GPT2.replace(layers=layers, width=width, heads=heads, kv_heads=heads, mlp_width=4 * width)
+
+
+def _qwen3(layers: int, width: int, heads: int, mlp_width: int, tied: bool) -> ModelConfig:
+    return _QWEN3.replace(layers=layers, width=width, heads=heads, mlp_width=mlp_width, tied=tied)
+
+
+def _qwen2(
+    layers: int, width: int, heads: int, kv_heads: int, head_dim: int, mlp_width: int, tied: bool
+) -> ModelConfig:
+    return _QWEN2.replace(
+        layers=layers, width=width, heads=heads, kv_heads=kv_heads, head_dim=head_dim, mlp_width=mlp_width,
+        vocab=151936, tied=tied,
+    )  # fmt: skip
+
+
+_QWEN3_1_7B = _qwen3(28, 2048, 16, 6144, tied=True)
+_QWEN3_4B = _qwen3(36, 2560, 32, 9728, tied=True)
+_QWEN2_0_5B = _qwen2(24, 896, 14, 2, 64, 4864, tied=True)
+_QWEN2_1_5B = _qwen2(28, 1536, 12, 2, 128, 8960, tied=True)
+
+_MMADA = _LLADA.replace(family="mmada", vocab=134656, text_vocab=126464)
+
+PRESETS: dict[str, ModelConfig] = {
+    "llada-8b-base": _LLADA,
+    "llada-8b-instruct": _LLADA,
+    "llada-1.5": _LLADA,
+    "llada-moe-7b-a1b": _LLADA_MOE,
+    "mmada-8b": _MMADA,
+    "mmada-8b-mixcot": _MMADA,
+    "dream-7b-base": _DREAM,
+    "dream-7b-instruct": _DREAM,
+    "dream-coder-7b": _DREAM.replace(bos_id=151665),
+    "diffucoder-7b": _DREAM.replace(pad_id=151667),
+    "sdar-1.7b": _sdar(_QWEN3_1_7B.replace(tied=False)),
+    "sdar-4b": _sdar(_QWEN3_4B.replace(tied=False)),
+    "sdar-8b": _sdar(_QWEN3),
+    "llama-2-7b": _LLAMA2,
+    "llama-2-13b": _LLAMA2.replace(layers=40, width=5120, heads=40, kv_heads=40, mlp_width=13824),
+    "llama-3-8b": _LLAMA3,
+    "llama-3.1-8b": _LLAMA31,
+    "llama-3.1-8b-instruct": _LLAMA31,
+    "llama-3.2-1b": _LLAMA32.replace(layers=16, width=2048, head_dim=64, mlp_width=8192),
+    "llama-3.2-3b": _LLAMA32.replace(layers=28, width=3072, heads=24, mlp_width=8192),
+    "qwen2-0.5b": _QWEN2_0_5B,
+    "qwen2-1.5b": _QWEN2_1_5B,
+    "qwen2-7b": _QWEN2,
+    "qwen2.5-0.5b": _QWEN2_0_5B,
+    "qwen2.5-1.5b": _QWEN2_1_5B,
+    "qwen2.5-3b": _qwen2(36, 2048, 16, 2, 128, 11008, tied=True),
+    "qwen2.5-7b": _QWEN2,
+    "qwen3-0.6b": _qwen3(28, 1024, 16, 3072, tied=True),
+    "qwen3-1.7b": _QWEN3_1_7B,
+    "qwen3-4b": _QWEN3_4B,
+    "qwen3-8b": _QWEN3,
+    "mistral-7b-v0.1": _MISTRAL.replace(vocab=32000, rope_theta=1e4, window=4096),
+    "mistral-7b-v0.3": _MISTRAL,
+    "smollm2-135m": _SMOLLM2,
+    "smollm2-360m": _SMOLLM2.replace(layers=32, width=960, heads=15, kv_heads=5, mlp_width=2560),
+    "smollm2-1.7b": _SMOLLM2.replace(layers=24, width=2048, heads=32, kv_heads=32, mlp_width=8192, rope_theta=1.3e5),
+    "gpt2": _GPT2,
+    "gpt2-medium": _gpt2(24, 1024, 16),
+    "gpt2-large": _gpt2(36, 1280, 20),
+    "gpt2-xl": _gpt2(48, 1600, 25),
+}
+
+# Where the weights are published; for a name that stands for several variants, the one that answers questions.
+HUB_IDS: dict[str, str] = {
+    "llada-8b-base": "GSAI-ML/LLaDA-8B-Base",
+    "llada-8b-instruct": "GSAI-ML/LLaDA-8B-Instruct",
+    "llada-1.5": "GSAI-ML/LLaDA-1.5",
+    "llada-moe-7b-a1b": "inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
+    "mmada-8b": "Gen-Verse/MMaDA-8B-Base",
+    "mmada-8b-mixcot": "Gen-Verse/MMaDA-8B-MixCoT",
+    "dream-7b-base": "Dream-org/Dream-v0-Base-7B",
+    "dream-7b-instruct": "Dream-org/Dream-v0-Instruct-7B",
+    "dream-coder-7b": "Dream-org/Dream-Coder-v0-Instruct-7B",
+    "diffucoder-7b": "apple/DiffuCoder-7B-Instruct",
+    "sdar-1.7b": "JetLM/SDAR-1.7B-Chat",
+    "sdar-4b": "JetLM/SDAR-4B-Chat",
+    "sdar-8b": "JetLM/SDAR-8B-Chat",
+    "llama-2-7b": "meta-llama/Llama-2-7b-hf",
+    "llama-2-13b": "meta-llama/Llama-2-13b-hf",
+    "llama-3-8b": "meta-llama/Meta-Llama-3-8B",
+    "llama-3.1-8b": "meta-llama/Llama-3.1-8B",
+    "llama-3.1-8b-instruct": "meta-llama/Llama-3.1-8B-Instruct",
+    "llama-3.2-1b": "meta-llama/Llama-3.2-1B",
+    "llama-3.2-3b": "meta-llama/Llama-3.2-3B",
+    "qwen2-0.5b": "Qwen/Qwen2-0.5B",
+    "qwen2-1.5b": "Qwen/Qwen2-1.5B",
+    "qwen2-7b": "Qwen/Qwen2-7B",
+    "qwen2.5-0.5b": "Qwen/Qwen2.5-0.5B",
+    "qwen2.5-1.5b": "Qwen/Qwen2.5-1.5B",
+    "qwen2.5-3b": "Qwen/Qwen2.5-3B",
+    "qwen2.5-7b": "Qwen/Qwen2.5-7B",
+    "qwen3-0.6b": "Qwen/Qwen3-0.6B",
+    "qwen3-1.7b": "Qwen/Qwen3-1.7B",
+    "qwen3-4b": "Qwen/Qwen3-4B",
+    "qwen3-8b": "Qwen/Qwen3-8B",
+    "mistral-7b-v0.1": "mistralai/Mistral-7B-v0.1",
+    "mistral-7b-v0.3": "mistralai/Mistral-7B-v0.3",
+    "smollm2-135m": "HuggingFaceTB/SmolLM2-135M",
+    "smollm2-360m": "HuggingFaceTB/SmolLM2-360M",
+    "smollm2-1.7b": "HuggingFaceTB/SmolLM2-1.7B",
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "gpt2-xl": "openai-community/gpt2-xl",
+}
+
+
+def preset(name: str) -> ModelConfig:
+    """The configuration of a published model, for instance `preset("llada-8b-instruct")`."""
+    if name not in PRESETS:
+        raise JaxsinkError(f"there is no preset {name!r}; known are: {', '.join(PRESETS)}.")
+    return PRESETS[name]
