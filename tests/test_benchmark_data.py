@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jaxsink.tasks.benchmarks import Example, load_benchmark
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import get_setting
 from jaxsink.sandbox import programs
 from jaxsink.sandbox.runner import run_checks
 from jaxsink.tasks import benchmarks
+from jaxsink.tasks.benchmarks import Example, load_benchmark
 from jaxsink.tasks.score import score
 
 PUBLISHED = os.environ.get("JAXSINK_BENCHMARK_DATA")

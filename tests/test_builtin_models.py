@@ -6,12 +6,12 @@ import re
 
 import jax
 import pytest
-from jaxsink.tasks.task import problems
 
 import jaxsink
 from jaxsink.checkpoints.storage import Reader
 from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
+from jaxsink.tasks.task import problems
 from jaxsink.text.tokenizer import check_special_ids
 from jaxsink.training.evaluate import accuracy, answers
 from jaxsink.zoo.builtin import BUILTIN, builtin

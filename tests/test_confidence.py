@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxsink.tasks.batches import PROMPT, prompt_ids
-from jaxsink.tasks.task import problems
 
 import jaxsink
 from jaxsink import parallel
 from jaxsink.recording.recorders import received
 from jaxsink.sampling import confidence as choose
+from jaxsink.tasks.batches import PROMPT, prompt_ids
+from jaxsink.tasks.task import problems
 from jaxsink.zoo.builtin import BUILTIN
 
 TOKENS = 11

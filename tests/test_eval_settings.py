@@ -7,11 +7,11 @@ import json
 from random import Random
 
 import pytest
-from jaxsink.tasks.benchmarks import Example
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import SETTINGS, EvalSetting, Shots, get_setting
 from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
+from jaxsink.tasks.benchmarks import Example
 from jaxsink.tasks.prompts import prompt_texts, shot_answer, shot_indices
 from jaxsink.tasks.score import score
 from jaxsink.text import chat

@@ -13,8 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jaxsink.tasks.benchmarks import Example
-from jaxsink.tasks.vocabulary import tokenizer
 from test_forward import lively
 
 import jaxsink
@@ -31,7 +29,9 @@ from jaxsink.parallel import make_mesh, shard
 from jaxsink.runs.stopping import StoppedError
 from jaxsink.sinks import MaskSinks
 from jaxsink.study.statistics import mcnemar, wilson
+from jaxsink.tasks.benchmarks import Example
 from jaxsink.tasks.exam import Exam, benchmark_exam, choose, task_exam
+from jaxsink.tasks.vocabulary import tokenizer
 from jaxsink.zoo.builtin import BUILTIN
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

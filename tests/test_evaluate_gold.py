@@ -9,7 +9,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jaxsink.tasks.benchmarks import Example
 from test_evaluate import random_model
 
 import jaxsink
@@ -22,6 +21,7 @@ from jaxsink.evals.settings import get_setting
 from jaxsink.evals.summary import summarise
 from jaxsink.sampling.interventions import DropPositions
 from jaxsink.sinks import MaskSinks
+from jaxsink.tasks.benchmarks import Example
 from jaxsink.tasks.exam import Exam, gold_exam, task_exam
 from jaxsink.tasks.prompts import gold_text, prompt_texts
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from jaxsink.tasks.benchmarks import Example
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.sandbox import programs
 from jaxsink.tasks import extract
+from jaxsink.tasks.benchmarks import Example
 from jaxsink.tasks.extract import HUMANEVAL_STOPS, INVALID
 
 GOLD = "She has 3 + 4 = <<3+4=7>>7 eggs.\nThat is $1,007.\n#### 1,007"

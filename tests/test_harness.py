@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jaxsink.tasks.benchmarks import Example
-from jaxsink.tasks.task import problems
 
 import jaxsink
 from jaxsink import JaxsinkError
@@ -20,8 +18,10 @@ from jaxsink.evals.conditions import conditions
 from jaxsink.evals.engine import Evaluation, evaluate
 from jaxsink.evals.results import read_results
 from jaxsink.evals.settings import EvalSetting, Shots, get_setting
+from jaxsink.tasks.benchmarks import Example
 from jaxsink.tasks.exam import benchmark_exam, task_exam
 from jaxsink.tasks.prompts import prompt_texts
+from jaxsink.tasks.task import problems
 from jaxsink.text import chat
 from jaxsink.text.tokenizer import Tokenizer
 

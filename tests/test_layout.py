@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jaxsink.tasks.vocabulary import tokenizer
 
 import jaxsink
 from jaxsink.cli import evaluate as command
@@ -33,6 +32,7 @@ from jaxsink.runs.stopping import never
 from jaxsink.sampling import diffusion
 from jaxsink.tasks.exam import Exam, Question
 from jaxsink.tasks.score import Score
+from jaxsink.tasks.vocabulary import tokenizer
 from jaxsink.zoo.presets import PRESETS
 
 generating = importlib.import_module("jaxsink.sampling.generate")

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jaxsink.tasks.batches import PROMPT
-from jaxsink.tasks.vocabulary import tokenizer
 from jaxsink_experiments import ORDER
 from test_forward import lively
 
@@ -26,6 +24,8 @@ from jaxsink.study import Gallery, Recorded, Scored, Study, Subject, measure
 from jaxsink.study.player import CONDITION, HIDDEN, export, one_generation
 from jaxsink.study.run import all_pieces, conduct, write_manifest
 from jaxsink.study.subject import questions
+from jaxsink.tasks.batches import PROMPT
+from jaxsink.tasks.vocabulary import tokenizer
 from jaxsink.zoo.builtin import BUILTIN
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jaxsink.tasks.batches import LENGTH, PROMPT, RESPONSE
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.tasks import batches, task, vocabulary
+from jaxsink.tasks.batches import LENGTH, PROMPT, RESPONSE
 
 FIRST = """A bus has 12 people. Then 9 get off, 7 get on and 3 get off. How many people are on the bus?
 First: 12 - 9 = 3.

@@ -21,13 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxsink.tasks.batches import LENGTH, PROMPT, training_batch
 
 import jaxsink
 from jaxsink.checkpoints.storage import named_leaves
 from jaxsink.cli.main import main
 from jaxsink.cli.train import watching
 from jaxsink.errors import JaxsinkError
+from jaxsink.tasks.batches import LENGTH, PROMPT, training_batch
 from jaxsink.training import losses, step
 from jaxsink.training.optimizer import MUON, is_matrix, make_optimizer, schedule
 from jaxsink.training.run import Progress, Run

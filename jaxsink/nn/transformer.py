@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.attention import Inputs, Sequence, Visibility, attend, choose_backend, heads_first
+from jaxsink.nn.batch import Batch, Execution, token_kinds
 from jaxsink.nn.compilation import model_jit
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.kernels.tiles import on_tpu
@@ -33,13 +34,13 @@ from jaxsink.nn.memory import (
     wait_on_cpu,
 )
 from jaxsink.nn.origin import Luggage, Origin
-from jaxsink.recording.recorders import MASKED, PROMPT, UNMASKED, Recorder, compile_record
+from jaxsink.recording.recorders import Recorder, compile_record
 
 if TYPE_CHECKING:
     from jaxsink.text.tokenizer import Tokenizer
 
 
-class Model(nnx.Module):
+class Transformer(nnx.Module):
     """Weights and their configuration; a pytree, so it passes through jit, grad, device_put and tree.map.
 
     Its origin (tokenizer, recommended sampler) goes along through astype, device_put and tree.map, which takes that of its
@@ -80,57 +81,82 @@ class Model(nnx.Module):
         """The tokenizer of the checkpoint that the model was loaded from."""
         return self.origin.tokenizer(self.config.family)
 
-    def with_origin(self, origin: Origin) -> Model:
+    def with_origin(self, origin: Origin) -> Transformer:
         """The same weights under another origin."""
         other = copy(self)
         other.luggage = Luggage(origin)
         return other
 
     @classmethod
-    def _pytree__unflatten(cls, static: Any, node_attrs: Any) -> Model:
+    def _pytree__unflatten(cls, static: Any, node_attrs: Any) -> Transformer:
         """Flax's own; but what is traced has no origin, or a compiled function would give all models that of the first."""
         model = super()._pytree__unflatten(static, node_attrs)
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(model.embedding)):
             object.__setattr__(model, "luggage", Luggage(Origin()))
         return model
 
-    def astype(self, dtype: Any) -> Model:
+    def __call__(
+        self,
+        batch: Batch,
+        *,
+        cache: Cache | None = None,
+        drop: Array | None = None,
+        recorders: tuple[Recorder, ...] = (),
+        execution: Execution = Execution(),  # noqa: B008
+        head: bool = True,
+    ) -> Output:
+        """One pass. drop: bool[L,B,H,S], True = hidden from every query; or f32[L,B,H,S], factors on attention."""
+        run = Pass(
+            Sequence(batch.tokens, batch.kind, batch.counted), batch.mask, batch.visible, drop, cache, batch.start,
+            batch.queries, batch.outputs, execution.mesh,
+        )  # fmt: skip
+        hidden, records, cache = transform(self, run, recorders, execution.backend)
+        return Output(logits(self, hidden) if head else None, records, hidden, cache)
+
+    def logits(self, hidden: Array) -> Array:
+        """f32[…,V] of hidden states […,E] after the final norm."""
+        return logits(self, hidden)
+
+    def astype(self, dtype: Any) -> Transformer:
         return jax.tree.map(lambda x: x.astype(dtype), self)
 
-    def unrolled(self) -> Model:
+    def unrolled(self) -> Transformer:
         """The same model with a list of layers instead of stacked ones: compiles longer, runs faster on CPU."""
         if self.is_unrolled:
             return self
         layers = [jax.tree.map(lambda x, i=i: x[i], self.layers) for i in range(self.config.layers)]
         return self._with_layers(nnx.List(layers))
 
-    def stacked(self) -> Model:
+    def stacked(self) -> Transformer:
         """The inverse of `unrolled`."""
         if isinstance(self.layers, Layer):
             return self
         return self._with_layers(jax.tree.map(lambda *xs: jnp.stack(xs), *self.layers))
 
-    def _with_layers(self, layers: Layer | nnx.List[Layer]) -> Model:
+    def _with_layers(self, layers: Layer | nnx.List[Layer]) -> Transformer:
         other = jax.tree.map(lambda x: x, self)
         other.layers = layers
         return other
 
 
-def init(config: ModelConfig, seed: int = 0, dtype: Any = "float32") -> Model:
+Model = Transformer  # the public name
+
+
+def init(config: ModelConfig, seed: int = 0, dtype: Any = "float32") -> Transformer:
     """A model with random weights, for training and tests."""
-    return jax.jit(lambda: Model(config, random_maker(seed, dtype)))()
+    return jax.jit(lambda: Transformer(config, random_maker(seed, dtype)))()
 
 
-def abstract(config: ModelConfig, dtype: Any = "float32") -> Model:
+def abstract(config: ModelConfig, dtype: Any = "float32") -> Transformer:
     """The model with shapes in the place of weights; allocates nothing, whatever its size."""
     from jaxsink.nn.quantization import BESIDE, INT8, quantized  # which knows models
 
     if dtype == INT8:
-        return jax.eval_shape(lambda: quantized(Model(config, random_maker(0, BESIDE))))
-    return jax.eval_shape(lambda: Model(config, random_maker(0, dtype)))
+        return jax.eval_shape(lambda: quantized(Transformer(config, random_maker(0, BESIDE))))
+    return jax.eval_shape(lambda: Transformer(config, random_maker(0, dtype)))
 
 
-def named_leaves(model: Model) -> tuple[list[tuple[str, Any]], Any]:
+def named_leaves(model: Transformer) -> tuple[list[tuple[str, Any]], Any]:
     """([(name, array)], treedef); names are attribute paths such as "layers.attention.q.weight"."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(model)
 
@@ -141,13 +167,16 @@ def named_leaves(model: Model) -> tuple[list[tuple[str, Any]], Any]:
 
 
 class Output(NamedTuple):
-    logits: Array  # f32[B,S,V], raw: Dream's are not shifted
-    record: Any  # pytree of the recorders given, each leaf with a leading layer axis; None without recorders
-    hidden: Array  # [B,S,E], after the final norm
+    """What a pass gives. `Transformer.__call__` has one record per recorder, `forward` the pytree that it was given."""
+
+    logits: Array | None  # f32[B,S or W,V], raw: Dream's are not shifted; None without the head
+    record: Any  # each leaf with a leading layer axis; None without recorders
+    hidden: Array  # [B,S or W,E], after the final norm
+    cache: Cache | None = None  # with the keys and values of the tokens that ran
 
 
 def forward(
-    model: Model,
+    model: Transformer,
     tokens: Any,
     mask: Any = None,
     visible: Any = None,
@@ -188,7 +217,7 @@ def forward(
 
 @model_jit(static=("recorders", "backend", "mesh"))
 def _forward(
-    model: Model,
+    model: Transformer,
     tokens: Array,
     mask: Array,
     visible: Array | None,
@@ -205,7 +234,7 @@ def _forward(
     return keep_rows(logits(model, hidden), mesh), keep_rows(records, mesh, 1, 2), keep_rows(hidden, mesh)
 
 
-def _bytes_needed(model: Model, tokens: Array, *inputs: Any) -> dict[str, int]:
+def _bytes_needed(model: Transformer, tokens: Array, *inputs: Any) -> dict[str, int]:
     """Of one pass, by what fills them; inputs: those of `_forward`."""
     *arrays, recorders, backend, mesh = inputs
     run = partial(_forward, recorders=recorders, backend=backend, mesh=mesh)
@@ -236,7 +265,7 @@ class Cache(NamedTuple):
         return jax.tree.leaves(self.k)[0].shape[-2]
 
 
-def empty_cache(model: Model, batch: int, length: int) -> Cache:
+def empty_cache(model: Transformer, batch: int, length: int) -> Cache:
     config = model.config
     shape = (batch, config.kv_heads, length, config.head_dim)
 
@@ -263,7 +292,7 @@ class Pass(NamedTuple):
 
 
 def transform(
-    model: Model, run: Pass, recorders: tuple[Recorder, ...], backend: str
+    model: Transformer, run: Pass, recorders: tuple[Recorder, ...], backend: str
 ) -> tuple[Array, tuple[Any, ...], Cache | None]:
     """Everything below the head: (hidden [B,Q or W,E], one record per recorder with layers leading, the written cache).
 
@@ -343,7 +372,7 @@ def written(cache: Any, new: Array, layer: Any, start: Any) -> tuple[Any, Array]
     return cache, heads_first(cache[layer])
 
 
-def logits(model: Model, hidden: Array) -> Array:
+def logits(model: Transformer, hidden: Array) -> Array:
     """f32[...,V] of hidden states [...,E] after the final norm."""
     weight = model.embedding[...] if model.head is None else model.head.weight[...]
     return product(hidden, weight, jnp.float32)
@@ -354,14 +383,6 @@ def positions(config: ModelConfig, mask: Array) -> Array:
     if config.skip_gaps:
         return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
     return jnp.maximum(jnp.arange(mask.shape[1]) - jnp.argmax(mask, axis=1, keepdims=True), 0)
-
-
-def token_kinds(config: ModelConfig, tokens: Array, prompt: Array | None) -> Array:
-    """i32[B,S]: MASKED where the token is the mask, else PROMPT or UNMASKED."""
-    kind = jnp.full(tokens.shape, UNMASKED)
-    if prompt is not None:
-        kind = jnp.where(prompt, PROMPT, kind)
-    return kind if config.mask_id is None else jnp.where(tokens == config.mask_id, MASKED, kind)
 
 
 def check_inputs(

@@ -20,7 +20,6 @@ from jax import Array
 
 from jaxsink.errors import JaxsinkError
 
-MASKED, UNMASKED, PROMPT = range(3)
 QUERY_KINDS = ("masked", "unmasked", "prompt")
 
 Join = Literal["sum", "rows", "once", "whole"]
