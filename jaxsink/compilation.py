@@ -39,8 +39,8 @@ class ModelProgram:
 
     def __init__(self, function: Callable[..., Any], static: Sequence[str], donated: Sequence[str]):
         options: dict[str, Any] = {"static_argnames": tuple(static), "donate_argnames": tuple(donated)}
-        self._plain = jax.jit(function, **options)
-        self._on_cpu = jax.jit(function, **options, compiler_options=NO_HOISTING)
+        self._plain: Any = jax.jit(function, **options)
+        self._on_cpu: Any = jax.jit(function, **options, compiler_options=NO_HOISTING)
         update_wrapper(self, function)
         self.__wrapped__ = function
 
