@@ -16,8 +16,8 @@ from jaxsink.checkpoints.writer import Writer, writer
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.origin import TOKENIZER_FILES, model_names
 from jaxsink.runs.progress import human_bytes
-from jaxsink.sampling.recommend import recommended_entry
 from jaxsink.text.tokenizer import Tokenizer, check_special_ids
+from jaxsink.zoo.recommend import recommended_entry
 
 from . import hub
 from .gguf_source import GgufSource

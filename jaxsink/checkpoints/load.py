@@ -31,12 +31,25 @@ from jaxsink.nn.origin import TOKENIZER_FILES, Origin, origin_of
 from jaxsink.nn.quantization import INT8, weights_dtype
 from jaxsink.nn.transformer import Model, abstract
 from jaxsink.runs.progress import human_bytes, stage
-from jaxsink.sampling.recommend import recommended_entry, to_dict
+from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.registry import to_dict
 from jaxsink.zoo.names import no_such_model
 from jaxsink.zoo.presets import PRESETS
+from jaxsink.zoo.recommend import model_sampler, recommended, recommended_entry
 from jaxsink.zoo.weights import resolve
 
-__all__ = ["MANIFEST", "Reader", "describe", "describe_foreign", "dtype_name", "load", "named_leaves", "save", "writer"]
+__all__ = [
+    "MANIFEST",
+    "Reader",
+    "describe",
+    "describe_foreign",
+    "dtype_name",
+    "load",
+    "named_leaves",
+    "sampler_for",
+    "save",
+    "writer",
+]
 
 
 def load(
@@ -173,3 +186,17 @@ def copy_tokenizer(origin: Origin, folder: Path) -> None:
         found = next((one for one in (place / name, place / "tokenizer" / name) if one.is_file()), None)
         if found is not None:
             shutil.copyfile(found, folder / name)
+
+
+def sampler_for(model: Model | str | os.PathLike[str]) -> Sampler:
+    """The sampler that a model recommends: a loaded model, or the name or path of one, whose weights are not read.
+
+    It comes from the checkpoint (built-in models, models that `jaxsink train` or `convert` wrote, and what
+    `save(model, path, sampler=…)` says), from what was published for a model of that name, or from its family.
+    """
+    if isinstance(model, Model):
+        return model_sampler(model)
+    if not isinstance(model, (str, os.PathLike)):
+        raise JaxsinkError(f"sampler_for takes a model, or the name or path of one, not {type(model).__name__}.")
+    config, origin = describe(model)
+    return origin.sampler or recommended(config, origin.names)

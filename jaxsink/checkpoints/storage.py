@@ -115,7 +115,7 @@ class Reader:
 
 def read_sampler(values: Any, config: ModelConfig) -> Any:
     """The sampler that a manifest recommends; None in those that do not."""
-    from jaxsink.sampling.recommend import from_dict  # which knows models
+    from jaxsink.sampling.registry import from_dict  # which knows models
 
     return None if values is None else from_dict(dict(values), config)
 

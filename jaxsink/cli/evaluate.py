@@ -209,8 +209,8 @@ def choose_place(args: argparse.Namespace) -> tuple[list[Any] | None, Any]:
 
 def choose_exam(args: argparse.Namespace, config: ModelConfig) -> Exam:
     """The questions that were asked for, ready for the model."""
+    from jaxsink.checkpoints.load import sampler_for
     from jaxsink.evals.settings import get_setting
-    from jaxsink.sampling.recommend import sampler_for
     from jaxsink.tasks import exam
 
     def chosen(total: int) -> list[int]:

@@ -107,11 +107,11 @@ class Job:
 
     @property
     def length(self) -> int:
-        return len(self.ids) + self.sampler.length
+        return len(self.ids) + self.sampler.response_length
 
     @property
     def is_autoregressive(self) -> bool:
-        return type(self.sampler).__name__ == "ARSampler"
+        return self.sampler.is_autoregressive
 
 
 def run(args: argparse.Namespace) -> int:
@@ -150,22 +150,20 @@ def prepare(args: argparse.Namespace) -> Job:
     """Check everything that can be checked, so that a mistake costs no time."""
     from jaxsink.cli.shared import Found, RecordFile, Shape
     from jaxsink.nn.attention import choose_backend
-    from jaxsink.sampling.generate import prepare as check_ids
 
     found = Found.at(args.model, **reading_options(args))
     config = found.config
     sampler = make_sampler(args, config, found.sampler)
     choose_backend(args.backend, 1, 1)
     tokenizer, template, ids = encode(args, found)
-    check_ids([ids], None, config, None)
+    pad_prompts(config, [ids], None, None)
     masks = [n for n, token in enumerate(ids) if config.is_diffusion and token == config.mask_id]
-    is_ar = type(sampler).__name__ == "ARSampler"
-    total = sampler.length if is_ar else sampler.total_steps(len(masks) + sampler.length)
-    length, target = len(ids) + sampler.length, None
+    total = sampler.total_steps(len(masks) + sampler.response_length)
+    length, target = len(ids) + sampler.response_length, None
     if length > config.max_positions:
         note(f"prompt and response have {length} tokens, and the model was made for {config.max_positions}.")
     if args.record is not None:
-        shape = Shape(config, total, 1 if is_ar else length, length)
+        shape = Shape(config, total, 1 if sampler.is_autoregressive else length, length)
         target = RecordFile.plan(args.record, args.record_what or "received", args.every or 1, shape, args.overwrite)
         if target.warning:
             note(target.warning)

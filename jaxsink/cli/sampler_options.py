@@ -73,7 +73,7 @@ def positive(text: str) -> int:
 
 def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Any = None) -> Any:
     """The recommended sampler `base`, or the family's usual one, with the fields that were given in its place."""
-    from jaxsink.sampling.recommend import family_sampler, with_length
+    from jaxsink.sampling.registry import family_sampler
 
     base = base or family_sampler(config)
     known = SAMPLERS[type(base).__name__]
@@ -82,7 +82,7 @@ def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Any = None
         if key not in known:
             options = ", ".join(map(option, known))
             raise JaxsinkError(f"{option(key)} is not for a {config.family} model: its sampler has {options}.")
-    sampler = base if args.tokens is None else with_length(base, args.tokens)
+    sampler = base if args.tokens is None else base.with_length(args.tokens)
     if type(base).__name__ == "LLaDASampler":
         sampler = with_blocks(args, sampler)
     sampler = replace(sampler, **{known[key]: value for key, value in given.items()})

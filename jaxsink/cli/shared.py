@@ -25,9 +25,9 @@ from jaxsink.recording import recorders
 from jaxsink.recording import reductions as reduce
 from jaxsink.runs.progress import human_bytes
 from jaxsink.sampling.generation import end_ids
-from jaxsink.sampling.recommend import recommended
 from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.zoo.names import no_such_model
+from jaxsink.zoo.recommend import recommended
 from jaxsink.zoo.weights import resolve
 
 VARIABLE = "JAXSINK_COMPILE_CACHE"

@@ -38,7 +38,7 @@ from jaxsink.nn.transformer import Model
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.runs.progress import progress
 from jaxsink.runs.stopping import IsStopped, StoppedError, never
-from jaxsink.sampling.execution import copied
+from jaxsink.sampling.execution import replicate
 from jaxsink.sampling.generate import generate
 from jaxsink.sampling.generation import Generation
 from jaxsink.tasks.exam import Exam, Question
@@ -89,7 +89,7 @@ class Evaluation:
     def placed(self) -> Model:
         """The model where and as the batches need it, put there once for all of them."""
         if self.used_devices is not None:
-            return copied(self.model, self.used_devices)
+            return replicate(self.model, self.used_devices)
         on_cpu = jax.default_backend() == "cpu" and mesh_of(self.model) is None
         return self.model.unrolled() if on_cpu else self.model
 
@@ -118,7 +118,7 @@ def evaluate(run: Evaluation, is_stopped: IsStopped = never) -> None:
     ):
         done = set(read_results(run.folder))
         left = list(batches(run, done))
-        cost, turns = run.exam.sampler.length, len(run.conditions)
+        cost, turns = run.exam.sampler.response_length, len(run.conditions)
         start, asked, total = time.monotonic(), 0.0, sum(len(batch.asked) for batch in left) / turns
         with progress([(batch.width + cost) * len(batch.filled) for batch in left]) as (begin, end):
             for batch in left:

@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import round_up
-from jaxsink.nn.config import ModelConfig
 
 BUCKET = 64  # prompts are padded to a multiple of this
 ROWS = 80  # of a batch, where nothing is known of the memory
@@ -65,8 +63,3 @@ def batch_rows(sequences: int, rows: int, share: int) -> int:
         )
     batches = -(-sequences // (rows // share * share))
     return round_up(-(-sequences // max(1, batches)), share)
-
-
-def response_length(sampler: Any, config: ModelConfig) -> int:
-    """Positions of a response in a padded batch; SDAR completes its last block, wherever the prompt ends."""
-    return sampler.length + ((config.block_length or 1) - 1 if hasattr(sampler, "overhang") else 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ import numpy as np
 from jax import Array
 
 from jaxsink.recording.recorders import Recorder, Tap, received
+from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.generation import Generation
-from jaxsink.sampling.samplers import ARSampler
 from jaxsink.sinks.rules import Threshold
 from jaxsink.sinks.tokens import NOT_THERE, Rates, canvases
 
@@ -40,9 +40,9 @@ def recorder(eps: float | None) -> Recorder | None:
     return None if eps is None else received().then(sink_heads(eps))
 
 
-def recording_sampler(sampler: Any, eps: float | None) -> Any:
-    """An autoregressive sampler adds up the rows of all queries, because a single row sums to 1 and never passes Eq. 3."""
-    return replace(sampler, whole_map=True) if isinstance(sampler, ARSampler) and eps is not None else sampler
+def recording_sampler(sampler: Sampler, eps: float | None) -> Sampler:
+    """The sampler that records all queries: the attention of a single one sums to 1, and no key passes Eq. 3."""
+    return sampler if eps is None else sampler.with_whole_map()
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.mesh import DATA, MODEL
 
+Device = Any  # jax.Device, which type checkers do not take for a class
 
-def check_devices(devices: Any) -> tuple[Any, ...]:
+
+def check_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
     """The devices as a hashable tuple, or one sentence about what is wrong."""
     devices = tuple(devices)
     if not devices or len(set(devices)) != len(devices):

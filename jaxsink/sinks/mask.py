@@ -11,7 +11,7 @@ from jax import Array
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.recording.recorders import received
-from jaxsink.sampling.interventions import Previous, places
+from jaxsink.sampling.interventions import Previous, at_token_positions
 from jaxsink.sinks.rules import Rule, Threshold, largest
 
 SELECTIONS = ("top", "random", "bottom")
@@ -99,7 +99,7 @@ class MaskSinks:
     def candidates(self, scores: Array, real: Array, previous: Previous, k: Array | int) -> tuple[Array, Array | int]:
         """(bool[L,B,H,S], how many of them): what the rule, or the fixed positions, leave to choose among."""
         if self.positions is not None:
-            fixed = places(previous.mask, self.positions)[None, :, None, :]
+            fixed = at_token_positions(previous.mask, self.positions)[None, :, None, :]
             return jnp.broadcast_to(fixed, scores.shape), scores.shape[-1]
         if self.rule is None or self.rule == "top_k":
             return real, k

@@ -93,7 +93,7 @@ class Study:
 
     def pieces(self, subject: Subject, spec: Measurement) -> Iterator[Piece]:
         """What the measurement consists of."""
-        steps = subject.sampler.length if subject.is_diffusion else subject.sampler.length // 4
+        steps = subject.sampler.response_length if subject.is_diffusion else subject.sampler.response_length // 4
         if isinstance(spec, Recorded):
             count = self._count(spec)
             hidden = () if spec.hide is None else (spec.hide,)
@@ -151,8 +151,8 @@ class Study:
         parts = []
         for first in range(0, count, self.rows):
             numbers = range(first, min(first + self.rows, count))
-            per_step = 16 * config.layers * len(numbers) * config.heads * (subject.pad_to + sampler.length)
-            stream = max(1, RECORD // per_step) if per_step * sampler.length > RECORD else None
+            per_step = 16 * config.layers * len(numbers) * config.heads * (subject.pad_to + sampler.response_length)
+            stream = max(1, RECORD // per_step) if per_step * sampler.response_length > RECORD else None
             out = self._generate(subject, sampler, numbers, record=wanted, stream=stream, intervene=hide)
             parts.append(arrays_of(out))
         return {name: np.concatenate([part[name] for part in parts], axis=axis) for name, axis in BATCH_AXIS.items()

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsink.checkpoints.load import load
+from jaxsink.checkpoints.load import load, sampler_for
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.transformer import Model, named_leaves
-from jaxsink.sampling.recommend import sampler_for
 from jaxsink.sinks.tokens import kind_table
 from jaxsink.tasks.batches import PROMPT, prompt_ids
 from jaxsink.tasks.task import Problem, problems

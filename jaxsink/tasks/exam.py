@@ -20,14 +20,14 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.evals.layout import BUCKET
 from jaxsink.evals.settings import EvalSetting
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.recommend import recommended
-from jaxsink.sampling.samplers import ARSampler
+from jaxsink.sampling.autoregressive import ARSampler
 from jaxsink.tasks.benchmarks import FILES, Example
 from jaxsink.tasks.extract import INVALID
 from jaxsink.tasks.prompts import gold_text, prompt_texts
 from jaxsink.tasks.score import Score, score
 from jaxsink.text import chat
 from jaxsink.text.tokenizer import Tokenizer
+from jaxsink.zoo.recommend import recommended
 
 TASK = "task"  # the name that stands for the built-in word problems
 TASK_QUESTIONS = 1000
@@ -77,7 +77,7 @@ def gold_exam(exam: Exam, config: ModelConfig) -> Exam:
 
     Every answer is followed by an end token, at which its row stops; that token does not count.
     """
-    if not isinstance(exam.sampler, ARSampler) or not config.eos_ids:
+    if not exam.sampler.is_autoregressive or not config.eos_ids:
         raise JaxsinkError(
             f"perplexity of the published answers needs an autoregressive model with an end token, and a {config.family} "
             "model writes in no order; `loglikelihood` of the lm-eval adapter estimates a diffusion model's."

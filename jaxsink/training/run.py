@@ -32,7 +32,7 @@ from jaxsink.checkpoints.writer import writer
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Model
-from jaxsink.sampling.recommend import to_dict
+from jaxsink.sampling.registry import to_dict
 from jaxsink.tasks import vocabulary
 from jaxsink.tasks.batches import LENGTH, training_batch
 from jaxsink.training.card import write_card

@@ -14,7 +14,9 @@ from typing import Any
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
+from jaxsink.sampling.autoregressive import ARSampler
+from jaxsink.sampling.dream import DreamSampler
+from jaxsink.sampling.llada import LLaDASampler
 from jaxsink.tasks.batches import LENGTH, RESPONSE
 from jaxsink.tasks.vocabulary import tokenizer
 from jaxsink.training.settings import Settings

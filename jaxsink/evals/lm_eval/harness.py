@@ -23,7 +23,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from jaxsink.checkpoints.load import load
+from jaxsink.checkpoints.load import load, sampler_for
 from jaxsink.cli.evaluate import choose_place
 from jaxsink.cli.shared import first_end
 from jaxsink.errors import JaxsinkError
@@ -34,7 +34,6 @@ from jaxsink.evals.lm_eval.options import Request, make_sampler, parse_options
 from jaxsink.parallel.hosts import to_host
 from jaxsink.runs.progress import progress
 from jaxsink.sampling.generate import generate
-from jaxsink.sampling.recommend import sampler_for
 from jaxsink.tasks.exam import BUCKET
 from jaxsink.tasks.extract import truncate
 from jaxsink.text import chat
@@ -188,10 +187,15 @@ class JaxsinkLM(TemplateLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """The texts, in order; each up to its first end token or stop sequence."""
         texts = [""] * len(requests)
-        found = buckets(self.writings(requests), lambda one: (one.width, one.sampler.length, repr(one.sampler)))
+        found = buckets(
+            self.writings(requests), lambda one: (one.width, one.sampler.response_length, repr(one.sampler))
+        )
         share = share_of(self.model)
         jobs = [job for _, bucket in found for job in full_batches(bucket, size_of(len(bucket), self.rows, share))]
-        with progress([(batch[0].width + batch[0].sampler.length) * len(batch) for batch, _ in jobs]) as (begin, end):
+        with progress([(batch[0].width + batch[0].sampler.response_length) * len(batch) for batch, _ in jobs]) as (
+            begin,
+            end,
+        ):
             for batch, real in jobs:
                 begin(f"texts, prompts of up to {batch[0].width} tokens")
                 out = generate(
@@ -211,10 +215,11 @@ class JaxsinkLM(TemplateLM):
         for number, request in enumerate(requests):
             context, wanted = request.args[0], Request.parse(request.args[1])
             sampler = make_sampler(self.config, self.sampler, self.options, wanted)
-            room = self.max_length - sampler.length
+            room = self.max_length - sampler.response_length
             if room < 1:
                 raise JaxsinkError(
-                    f"a response of {sampler.length} tokens leaves no room for a prompt in max_length {self.max_length}."
+                    f"a response of {sampler.response_length} tokens leaves no room for a prompt in max_length "
+                    f"{self.max_length}."
                 )
             question = request.doc_id or 0
             seed = self.seed + question + REPEAT * before[question, context]
