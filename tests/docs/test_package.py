@@ -25,7 +25,7 @@ FORBIDDEN = {
 
 
 def test_every_public_name_exists() -> None:
-    assert set(jaxsink._HOME) | {"__version__"} == set(jaxsink.__all__)
+    assert set(jaxsink._MODULES) | set(jaxsink._HOME) | {"__version__"} == set(jaxsink.__all__)
     for name in jaxsink.__all__:
         assert getattr(jaxsink, name) is not None
     assert not hasattr(jaxsink, "no_such_name")

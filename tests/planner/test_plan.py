@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import jaxsink
-from jaxsink import cli
+from jaxsink.cli.main import main
 from jaxsink.cli.plan import find_settings
 from jaxsink.cli.plan_tables import advice, totals
 from jaxsink.errors import JaxsinkError
@@ -335,7 +335,7 @@ def test_an_evaluation_that_does_not_fit_has_no_hours(evaluation_plan):
 
 def test_the_command_plans_the_evaluations_of_the_model(capsys, monkeypatch):
     monkeypatch.setattr(evaluation, "Compiler", lambda _: Slice(24, 0.02))
-    assert cli.main(["plan", "llada-1.5", "--tpu", "v5e:2x4", "--no-search"]) == 0
+    assert main(["plan", "llada-1.5", "--tpu", "v5e:2x4", "--no-search"]) == 0
     printed = capsys.readouterr().out
     for part in (
         "1,319 questions x 10 conditions",
@@ -347,7 +347,7 @@ def test_the_command_plans_the_evaluations_of_the_model(capsys, monkeypatch):
     assert "evaluate MODEL llada-8b-instruct/gsm8k/study --out DIR --rows 8 --mesh 8x1" in printed
     assert "llada-8b-instruct/humaneval/study" in printed and "hours in all" in printed
     words = ["--setting", "llada-8b-instruct/gsm8k/study", "--rows", "32", "--mesh", "8x1", "--json"]
-    assert cli.main(["plan", "llada-8b-instruct", "--tpu", "v5e:2x4", *words]) == 0
+    assert main(["plan", "llada-8b-instruct", "--tpu", "v5e:2x4", *words]) == 0
     found = json.loads(capsys.readouterr().out)
     (plan,) = found["plans"]
     assert plan["rows"] == 32 and not plan["fits"] and found["totals"] == []
@@ -415,13 +415,13 @@ def test_a_mesh_must_fit_the_slice_and_the_batch():
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert cli.main(["plan", *arguments]) == 2
+    assert main(["plan", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_without_the_compiler_one_sentence_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setattr(topology, "has_compiler", lambda: False)
-    assert cli.main(["plan", "gpt2", "--tpu", "v5e:2x4", "--gen", "16"]) == 2
+    assert main(["plan", "gpt2", "--tpu", "v5e:2x4", "--gen", "16"]) == 2
     error = capsys.readouterr().err
     assert "pip install '.[tpu]'" in error and error.count("\n") == 1

@@ -11,7 +11,7 @@ import pytest
 from support.configs import FAMILIES
 
 import jaxsink
-from jaxsink import cli
+from jaxsink.cli.main import main
 from jaxsink.evals.settings import get_setting
 from jaxsink.parallel import make_mesh, shard
 from jaxsink.planner.compile import Compiler, lower
@@ -91,7 +91,7 @@ def test_on_a_tpu_heads_are_told_apart_before_the_loop_over_layers(family, sampl
 @needs_compiler
 def test_a_plan_of_a_diffusion_model(planning, capsys):
     arguments = "mini-llada --tpu v5e:1x1 v5e:2x2 --gen 16 --prompt 16 --batch 4 --no-search --json"
-    assert cli.main(["plan", *arguments.split()]) == 0
+    assert main(["plan", *arguments.split()]) == 0
     one, four = json.loads(capsys.readouterr().out)["plans"]
     assert one["fits"] and four["fits"]
     assert (one["mesh"], one["devices"], one["collectives_per_step"]) == ({"data": 1, "model": 1}, 1, {})

@@ -16,6 +16,7 @@ from support.sampling import PROMPTS, DropLargest, model_of
 
 import jaxsink
 from jaxsink import ARSampler, DreamSampler, DropPositions, JaxsinkError, LLaDASampler, SDARSampler
+from jaxsink.nn.batch import MASKED, PROMPT, UNMASKED
 from jaxsink.recording import recorders as record
 from jaxsink.recording import reductions as reduce
 from jaxsink.sinks import Threshold, detect
@@ -155,7 +156,7 @@ def test_the_whole_causal_map_on_request() -> None:
     for name in ("last", "entropy", "maps"):
         np.testing.assert_allclose(out.record[name], plain.record[name], atol=1e-6)
     so_far = [(np.arange(mask.shape[1]) < length + step) & mask for step in range(7)]
-    kinds = np.broadcast_to(np.where(prompt, record.PROMPT, record.UNMASKED), (7, *mask.shape))
+    kinds = np.broadcast_to(np.where(prompt, PROMPT, UNMASKED), (7, *mask.shape))
     reductions_agree(out.record, np.asarray(out.record["received"]), np.stack(so_far), kinds)
 
 
@@ -190,9 +191,9 @@ def test_reductions_in_the_loop(family: str) -> None:
     prompt = np.broadcast_to(np.arange(mask.shape[1]) < out.prompt_length, real.shape)
     if family == "llama3.1":
         real = real & (np.arange(mask.shape[1]) < out.prompt_length + steps)
-        kinds = np.where(prompt, record.PROMPT, record.UNMASKED)
+        kinds = np.where(prompt, PROMPT, UNMASKED)
     else:
-        kinds = np.where(at >= steps, record.MASKED, np.where(prompt, record.PROMPT, record.UNMASKED))
+        kinds = np.where(at >= steps, MASKED, np.where(prompt, PROMPT, UNMASKED))
     reductions_agree(out.record, np.asarray(out.record["received"]), real, kinds)
 
 
