@@ -23,6 +23,7 @@ from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.base import Sampler, check_filters, require
 from jaxsink.sampling.confidence import pick, shape_logits, token_noise
 from jaxsink.sampling.interventions import ranks_on_clean
+from jaxsink.sampling.rng import Draws
 from jaxsink.sampling.run import Carry, Decoding, first_drop, next_drop
 
 
@@ -156,7 +157,7 @@ class ARSampler(Sampler[ARCarry]):
     def _write(self, run: Decoding, carry: ARCarry, logits: Float[Array, "B V"]) -> ARCarry:
         """Choose the next token and write it; sequences that write eos are done."""
         eos_ids, position = run.config.eos_ids, run.spec.prompt_length + carry.step
-        token = self.next_token(logits, carry.step, run)
+        token = self.next_token(logits, carry.step, run.spec.prompt_length, run.inputs.draws)
         before = carry.tokens[:, position]
         if run.spec.forced:
             token = jnp.where(before >= 0, before, token)
@@ -172,13 +173,15 @@ class ARSampler(Sampler[ARCarry]):
             steps=carry.steps + ~carry.done,
         )
 
-    def next_token(self, logits: Float[Array, "B V"], step: Int[Array, ""], run: Decoding) -> Int[Array, " B"]:
+    def next_token(
+        self, logits: Float[Array, "B V"], step: Int[Array, ""], prompt_length: int, draws: Draws
+    ) -> Int[Array, " B"]:
         if self.temperature == 0:
             return jnp.argmax(logits, axis=-1)
         shaped = shape_logits(logits[:, None], self.temperature, self.top_p, self.top_k, k_first=True)
         offset = jnp.full((logits.shape[0], 1), step)
-        now = Now(step, offset + run.spec.prompt_length, offset)
-        return pick(shaped, token_noise(run.inputs.draws, now, logits.shape[-1]))[:, 0]
+        now = Now(step, offset + prompt_length, offset)
+        return pick(shaped, token_noise(draws, now, logits.shape[-1]))[:, 0]
 
     def added_up(self, run: Decoding) -> tuple[Recorder, ...]:
         """With whole_map, the recorders that add up; without their reductions, which wait until the sum is complete."""

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from jaxsink import ARSampler, DreamSampler, LLaDASampler
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import SETTINGS, EvalSetting, Shots, get_setting
-from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
 from jaxsink.tasks.benchmarks import Example
 from jaxsink.tasks.prompts import prompt_texts, shot_answer, shot_indices
 from jaxsink.tasks.score import score

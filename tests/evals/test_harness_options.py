@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from jaxsink import JaxsinkError
+from jaxsink import ARSampler, DreamSampler, JaxsinkError, LLaDASampler
 from jaxsink.cli.main import main
 from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_two
 from jaxsink.evals.lm_eval.options import Options, Request, make_sampler, parse_options
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.recommend import family_sampler
-from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
+from jaxsink.sampling.registry import family_sampler
 from jaxsink.sinks import MaskSinks
 from jaxsink.zoo.builtin import BUILTIN
 

@@ -29,7 +29,8 @@ from jaxsink.planner.compile import lower
 from jaxsink.planner.topology import CHIPS, GIB, Topology, parse_topology
 from jaxsink.planner.workload import Workload, exam_workload, published_workload, table_1_conditions
 from jaxsink.runs.stopping import never
-from jaxsink.sampling import diffusion
+from jaxsink.sampling import execution
+from jaxsink.sampling.execution import Program
 from jaxsink.tasks.exam import Exam, Question
 from jaxsink.tasks.score import Score
 from jaxsink.tasks.vocabulary import tokenizer
@@ -77,12 +78,11 @@ def programs(monkeypatch) -> list[Ran]:
     """The batches that are run from here on; nothing is computed, the answers are empty."""
     seen: list[Ran] = []
 
-    def run(program: Any, settings: Any, stream: Any, listener: Any) -> Any:
-        count = len(getattr(program, "devices", (None,)))
-        tokens, policy = program.tokens, np.asarray(program.given.policy)
-        assert tokens.shape[0] % count == 0
-        seen.append(Ran(tokens.shape, settings.prompt, settings.total, settings.sampler, policy.tolist()))
-        if settings.mesh is not None:
+    def run(program: Program, tokens: Any, inputs: Any, stream: Any, listener: Any) -> Any:
+        spec, policy = program.spec, np.asarray(inputs.policy)
+        assert tokens.shape[0] % len(program.devices or (None,)) == 0
+        seen.append(Ran(tokens.shape, spec.prompt_length, spec.total_steps, program.sampler, policy.tolist()))
+        if spec.mesh is not None:
             assert tokens.sharding.spec == jax.sharding.PartitionSpec("data")
         rows = np.zeros(tokens.shape[0], np.int32)
         carry = argparse.Namespace(
@@ -136,13 +136,13 @@ def test_the_program_that_is_planned_is_the_one_that_the_engine_runs(monkeypatch
     model, mesh = tiny("llada", (4, 1)), make_mesh(4, 1, jax.devices()[:4])
     exam = replace(exam_of(setting, 3), sampler=jaxsink.LLaDASampler(**options))
     wanted = conditions((0, 2), ("top", "random"))
-    advance, seen = diffusion.advance, []
+    advance, seen = execution._advance, []
 
     def spy(*args: Any, **kwargs: Any) -> Any:
         seen.append(advance.lower(*args, **kwargs).as_text())
         raise InterruptedError
 
-    monkeypatch.setattr(diffusion, "advance", spy)
+    monkeypatch.setattr(execution, "_advance", spy)
     with pytest.raises(InterruptedError):
         evaluate(Evaluation(model, exam, wanted, tmp_path, rows=8))
     monkeypatch.undo()

@@ -13,6 +13,7 @@ from support.configs import FAMILIES
 
 import jaxsink
 from jaxsink.evals.likelihood.scoring import _score
+from jaxsink.nn.batch import Execution
 from jaxsink.nn.compilation import NO_HOISTING, PmapProgram, compiler_options
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import _forward, abstract
@@ -20,7 +21,7 @@ from jaxsink.parallel import make_mesh
 from jaxsink.planner.compile import lower, place_weights
 from jaxsink.planner.job import Job
 from jaxsink.recording.recorders import received
-from jaxsink.recording.spec import make_plan
+from jaxsink.recording.spec import make_record_spec
 from jaxsink.sampling import execution as spread
 
 NARROW = ("bfloat16", "float16", "int8")
@@ -51,8 +52,8 @@ def program(name: str, dtype: str) -> Any:
         return _forward.lower(model, tokens, real, None, None, None, (), "naive", None).compile()
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), BATCH))
     targets = jax.ShapeDtypeStruct((BATCH, 4), jnp.int32)
-    plan = make_plan(None, None, 1, job.config)
-    return _score.lower(model, tokens, real, real, targets, keys, None, plan, 0.0, "naive", None).compile()
+    spec = make_record_spec(job.config, None)
+    return _score.lower(model, tokens, real, real, targets, keys, None, spec, 0.0, Execution()).compile()
 
 
 def bytes_of_layers(dtype: str) -> int:

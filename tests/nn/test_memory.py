@@ -43,7 +43,7 @@ def exhausted(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize("sampler", [LLaDASampler(8, 8, 8, cache="dual"), LLaDASampler(8, 8, 8)])
 def test_a_compiler_that_runs_out(model: jaxsink.Model, sampler: LLaDASampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread.OneProgram, "advance", exhausted)
+    monkeypatch.setattr(spread.Program, "advance", exhausted)
     with pytest.raises(JaxsinkError, match=r"out of memory: this run needs .*weights 3\.36 MiB.*int8") as error:
         jaxsink.generate(model, [[1, 5, 6]], sampler, intervene=jaxsink.sinks.MaskSinks(1))
     assert ("keys and values" in str(error.value)) == (sampler.cache is not None)
@@ -52,7 +52,7 @@ def test_a_compiler_that_runs_out(model: jaxsink.Model, sampler: LLaDASampler, m
 
 def test_an_autoregressive_run_counts_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     llama = jaxsink.load("mini-llama", "float32")
-    monkeypatch.setattr(spread.OneProgram, "advance", exhausted)
+    monkeypatch.setattr(spread.Program, "advance", exhausted)
     with pytest.raises(JaxsinkError) as error:
         jaxsink.generate(llama, np.ones((8, 24), int), ARSampler(8))
     assert f"keys and values {2 * 4 * 8 * 32 * 128 * 4 / (1 << 20):.2f} MiB" in str(error.value)  # 2 x L x B x S x E
@@ -75,7 +75,7 @@ def test_other_errors_stay_what_they_are() -> None:
 
 
 def test_the_command_line_says_it_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(spread.OneProgram, "advance", exhausted)
+    monkeypatch.setattr(spread.Program, "advance", exhausted)
     assert main(["generate", "mini-llada", "Mia has 4 apples.", "--no-compile-cache"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and "out of memory: this run needs at least" in err

@@ -144,7 +144,7 @@ def test_weights_are_copied_to_the_devices_once(monkeypatch: pytest.MonkeyPatch)
         return run
 
     monkeypatch.setattr(spread, "_pmapped_advance", watched)
-    there = spread.copied(model, devices)
+    there = spread.replicate(model, devices)
     for _ in range(2):
         generated("llada", there, devices=devices, stream=4)
     assert len(found) >= 4 and all(places == found[0] for places in found)

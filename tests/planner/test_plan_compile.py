@@ -22,32 +22,32 @@ from jaxsink.planner.topology import GIB, has_compiler, parse_topology
 from jaxsink.planner.workload import published_workload
 from jaxsink.recording.recorders import received
 from jaxsink.recording.reductions import top
-from jaxsink.sampling import autoregressive, diffusion
+from jaxsink.sampling import execution
 
 needs_compiler = pytest.mark.skipif(not has_compiler(), reason="needs libtpu (extra `tpu`)")
 
 
 @pytest.mark.parametrize(
-    ("family", "sampler", "loop"),
+    ("family", "sampler"),
     [
-        ("llada", jaxsink.LLaDASampler(8, 8, 4), diffusion),
-        ("dream", jaxsink.DreamSampler(8, 8), diffusion),
-        ("llama3.1", jaxsink.ARSampler(8), autoregressive),
+        ("llada", jaxsink.LLaDASampler(8, 8, 4)),
+        ("dream", jaxsink.DreamSampler(8, 8)),
+        ("llama3.1", jaxsink.ARSampler(8)),
     ],
 )
-def test_what_is_compiled_is_the_program_that_generate_runs(family, sampler, loop, monkeypatch):
+def test_what_is_compiled_is_the_program_that_generate_runs(family, sampler, monkeypatch):
     config = FAMILIES[family]
     mesh = make_mesh(1, 1, jax.devices()[:1])
     record = received().then(top(2))
     job = Job(config, sampler, batch=2, prompt=4, record=record, dtype="float32")
     planned = lower(job, mesh).as_text()
-    advance, seen = loop.advance, []
+    advance, seen = execution._advance, []
 
     def spy(*args, **kwargs):
         seen.append(advance.lower(*args, **kwargs).as_text())
         raise InterruptedError
 
-    monkeypatch.setattr(loop, "advance", spy)
+    monkeypatch.setattr(execution, "_advance", spy)
     with pytest.raises(InterruptedError):
         jaxsink.generate(shard(jaxsink.init(config), mesh), [[1, 2, 3, 4]] * 2, sampler, record=record)
 

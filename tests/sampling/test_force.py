@@ -30,7 +30,7 @@ def test_forced_tokens_have_the_log_probability_of_one_pass(model) -> None:
         assert np.asarray(out.response)[row, : len(text)].tolist() == text
         whole = np.array([[*prompt, *np.asarray(out.response)[row].tolist()]])
         table = jax.nn.log_softmax(jaxsink.forward(model, whole).logits[0])
-        expected = [table[len(prompt) - 1 + n, whole[0, len(prompt) + n]] for n in range(SAMPLER.length)]
+        expected = [table[len(prompt) - 1 + n, whole[0, len(prompt) + n]] for n in range(SAMPLER.response_length)]
         np.testing.assert_allclose(np.asarray(out.log_prob)[row, out.prompt_length :], expected, atol=1e-4)
         np.testing.assert_array_equal(np.asarray(out.log_prob)[row, : out.prompt_length], 0)
         free = np.asarray(out.response)[row, len(text) :]  # what follows is the model's own choice

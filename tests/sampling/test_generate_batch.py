@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from functools import cache
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,13 +16,14 @@ from support.sampling import DropLargest, model_of
 
 import jaxsink
 from jaxsink import ARSampler, DreamSampler, LLaDASampler, SDARSampler
-from jaxsink.nn.attention import Sequence
-from jaxsink.nn.transformer import Pass, logits, transform
+from jaxsink.nn.batch import Batch
 from jaxsink.recording import recorders as record
 from jaxsink.recording import reductions as reduce
-from jaxsink.sampling import autoregressive, diffusion
-from jaxsink.sampling import generate as generating
+from jaxsink.sampling import execution
+from jaxsink.sampling.block_cache import head_queries
+from jaxsink.sampling.execution import Program
 
+generating = importlib.import_module("jaxsink.sampling.generate")
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 PROMPTS = [np.random.default_rng(n).integers(4, 60, 1 if n % 3 else 7).tolist() for n in range(7)]  # of 1 or 7 tokens
@@ -117,8 +118,8 @@ def test_padding_to_a_multiple_changes_nothing(name: str) -> None:
 def test_the_head_on_the_window_is_the_whole_head(name: str, monkeypatch) -> None:
     """The same run with every position in the window, as masks in the prompt need it."""
     _, sampler, _ = SETTINGS[name]
-    settings = diffusion.Settings
-    monkeypatch.setattr(diffusion, "Settings", lambda *values: settings(*values)._replace(infill=True))
+    make_spec = generating.make_spec
+    monkeypatch.setattr(generating, "make_spec", lambda *values: make_spec(*values)._replace(infill=True))
     out = jaxsink.generate(model_for(name), PROMPTS, sampler, seed=SEEDS)
     np.testing.assert_array_equal(out.tokens, together(name).tokens)
     np.testing.assert_array_equal(out.committed_at, together(name).committed_at)
@@ -129,15 +130,16 @@ def test_window_logits_are_the_head_of_their_positions(family: str) -> None:
     model, tokens = model_of(family), np.random.default_rng(0).integers(4, 60, (2, 10))
     out = jaxsink.forward(model, tokens)
     window = np.array([[3, 4, 5], [2, 3, 12]])  # the last one is out of range, and ineligible in the loop
-    rows = diffusion.head_rows(model.config, window, np.array([[0], [2]]), 10)
+    rows = head_queries(model.config, window, np.array([[0], [2]]), 10)
     shift = np.array([[2, 3, 4], [2, 2, 9]]) if family == "dream" else np.minimum(window, 9)
     np.testing.assert_array_equal(rows, shift)
     real = jnp.ones(tokens.shape, bool)
-    sequence = Sequence(jnp.asarray(tokens), jnp.zeros(tokens.shape, jnp.int32), real)
+    batch = Batch.make(model.config, jnp.asarray(tokens), real)._replace(outputs=rows)
     expected = np.take_along_axis(np.asarray(out.logits), shift[..., None], axis=1)
     for which in (model, model.unrolled()):  # which leaves out the other rows of its last layer
-        hidden, (received,), _ = transform(which, Pass(sequence, real, outputs=rows), (record.received(),), "naive")
-        np.testing.assert_allclose(logits(which, hidden), expected, atol=1e-5)
+        out = which(batch, recorders=(record.received(),))
+        (received,) = out.record
+        np.testing.assert_allclose(out.logits, expected, atol=1e-5)
         np.testing.assert_allclose(received.sum(axis=-1), 10, rtol=1e-5)
 
 
@@ -151,16 +153,16 @@ def test_unrolled_and_blocked_models_write_the_same() -> None:
 
 
 def test_prompts_of_many_lengths_share_a_program() -> None:
-    for family, sampler, loop in (
-        ("llada", LLaDASampler(4, 2, 4), diffusion),
-        ("sdar", SDARSampler(4), diffusion),
-        ("llama3.1", ARSampler(4), autoregressive),
+    for family, sampler in (
+        ("llada", LLaDASampler(4, 2, 4)),
+        ("sdar", SDARSampler(4)),
+        ("llama3.1", ARSampler(4)),
     ):
-        before = loop.advance.cache_size()
+        before = execution._advance.cache_size()
         for length in (1, 3, 4, 7, 8):
             out = jaxsink.generate(model_of(family), [list(range(4, 4 + length))], sampler, pad_to=8, seed=length)
             assert out.prompt_length == 8
-        assert loop.advance.cache_size() == before + 1, family
+        assert execution._advance.cache_size() == before + 1, family
 
 
 class Stop(Exception):  # noqa: N818 - not an error
@@ -171,10 +173,8 @@ def program(monkeypatch: Any, sampler: Any, prompt: int, backend: str | None = N
     """The loop of one `generate` call, lowered but not run; and the bytes of its record."""
     caught: list[Any] = []
 
-    def run(program: Any, settings: Any, *rest: Any) -> Any:
-        loop, model, given = program.loop, program.model, program.given
-        carry = jax.eval_shape(lambda m, t, g: loop.start(m, t, g, settings), model, program.tokens, given)
-        caught.append(loop.advance.lower(model, carry, given, settings, settings.total, begin=True))
+    def run(program: Program, canvas: Any, *rest: Any) -> Any:
+        caught.append(program.lower(*canvas.shape, program.spec.total_steps))
         raise Stop
 
     monkeypatch.setattr(generating, "run", run)

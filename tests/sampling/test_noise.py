@@ -15,8 +15,7 @@ from support.configs import FAMILIES
 from jaxsink import ARSampler, DreamSampler, LLaDASampler, SDARSampler
 from jaxsink.sampling import confidence as choose
 from jaxsink.sampling import rng as noise
-from jaxsink.sampling.generate import make_draws
-from jaxsink.sampling.samplers import Window
+from jaxsink.sampling.canvas import Window
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -26,11 +25,11 @@ LOGITS = np.array([1.0, 0.2, -0.5, 2.0, -3.0, 1.7, 0.0, -9.0], np.float32)  # th
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def keys_of(rows: int, places: int, purpose: int = noise.TOKEN, step: int = 0) -> jax.Array:
     place = jnp.broadcast_to(jnp.arange(places), (rows, places))
-    return noise.keys_at(noise.row_keys(jnp.arange(rows)), purpose, step, place)
+    return noise.position_keys(noise.sequence_keys(jnp.arange(rows)), purpose, step, place)
 
 
 uniform, gumbel = jax.jit(noise.uniform), jax.jit(noise.gumbel, static_argnums=1)
-keys_at = jax.jit(noise.keys_at, static_argnums=1)
+keys_at = jax.jit(noise.position_keys, static_argnums=1)
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +92,14 @@ def test_uniform_draws_are_uniform() -> None:
 
 
 def test_draws_know_seed_purpose_step_and_place_only() -> None:
-    keys = noise.row_keys(jnp.array([3, 4, 3]))
+    keys = noise.sequence_keys(jnp.array([3, 4, 3]))
     place = jnp.array([[0, 1, 2, 3]] * 3)
     draws = np.asarray(gumbel(keys_at(keys, noise.TOKEN, 2, place), 5))
     np.testing.assert_array_equal(draws[0], draws[2])  # rows with the same seed
     assert (draws[0] != draws[1]).all()
     one = gumbel(keys_at(keys[1:2], noise.TOKEN, 2, place[1:2, 2:]), 5)
     np.testing.assert_array_equal(draws[1, 2:], one[0])  # a window that starts later, a batch of one
-    assert (noise.row_keys(jnp.array([3]))[0] == keys[0]).all()
+    assert (noise.sequence_keys(jnp.array([3]))[0] == keys[0]).all()
     other = [
         keys_at(keys, noise.TOKEN, 3, place),
         keys_at(keys, noise.ORDER, 2, place),
@@ -143,7 +142,7 @@ def decide(sampler: Any, config: Any, logits: Any, step: Any, draws: Any) -> Any
 def decided(sampler: Any, logits: np.ndarray, rows: int, step: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """(tokens, commits) of many rows, each with a seed of its own, all with logits f32[W,V]."""
     config = FAMILIES["sdar"].replace(vocab=8, mask_id=7, eos_ids=(0,))
-    draws = noise.Draws(noise.row_keys(jnp.arange(rows)))
+    draws = noise.Draws(noise.sequence_keys(jnp.arange(rows)))
     tiled = jnp.broadcast_to(jnp.asarray(logits), (rows, *logits.shape))
     token, commit = decide(sampler, config, tiled, step, draws)
     return np.asarray(token), np.asarray(commit)
@@ -170,7 +169,7 @@ def test_tokens_follow_the_softmax_of_what_is_kept(sampler: Any, allowed: list[i
 def test_autoregressive_sampling(sampler: ARSampler, allowed: list[int]) -> None:
     rows = 20_000
     logits = jnp.broadcast_to(jnp.asarray(np.where(np.arange(8) == 4, -30, LOGITS)), (rows, 8))
-    draws = noise.Draws(noise.row_keys(jnp.arange(rows)))
+    draws = noise.Draws(noise.sequence_keys(jnp.arange(rows)))
     token = jax.jit(lambda x: sampler.next_token(x, jnp.int32(3), 6, draws))(logits)
     counts = np.bincount(np.asarray(token), minlength=8)
     assert counts[allowed].sum() >= rows - 5
@@ -207,6 +206,6 @@ def test_alg_temp_draws_positions_without_replacement() -> None:
 def test_replayed_draws_keep_float64_tails() -> None:
     """Recorded float64 draws next to 0 and 1 become the noise they stand for."""
     u = np.array([1e-12, 0.5, 1 - 1e-13]).reshape(1, 1, 1, 3)
-    token = np.asarray(make_draws(0, 1, {"token": u}, lambda x, axis: jnp.asarray(x)).token)
+    token = np.asarray(noise.replayed({"token": u})["token"])
     np.testing.assert_allclose(token, -np.log(-np.log(u)), rtol=1e-6)
     assert token.dtype == np.float32

@@ -18,10 +18,11 @@ from jaxsink.evals.settings import get_setting
 from jaxsink.nn.quantization import quantized
 from jaxsink.nn.transformer import _forward
 from jaxsink.parallel import make_mesh, shard
-from jaxsink.sampling import diffusion
-from jaxsink.sampling.recommend import family_sampler, published, recommended, with_length
+from jaxsink.sampling import execution
+from jaxsink.sampling.registry import family_sampler
 from jaxsink.zoo.builtin import BUILTIN
 from jaxsink.zoo.presets import HUB_IDS, PRESETS, preset
+from jaxsink.zoo.recommend import published, recommended
 from jaxsink.zoo.weights import NAMES
 
 
@@ -59,10 +60,10 @@ def test_two_checkpoints_of_one_shape_share_their_programs(model: jaxsink.Model)
     assert other.origin != model.origin and jax.tree.structure(other) == jax.tree.structure(model)
     jaxsink.forward(model, [[1, 2, 3]])
     jaxsink.generate(model, [[1, 2, 3]], LLaDASampler(8, 4, 8))
-    before = _forward.cache_size(), diffusion.advance.cache_size()
+    before = _forward.cache_size(), execution._advance.cache_size()
     jaxsink.forward(other, [[1, 2, 3]])
     jaxsink.generate(other, [[1, 2, 3]], LLaDASampler(8, 4, 8))
-    assert (_forward.cache_size(), diffusion.advance.cache_size()) == before
+    assert (_forward.cache_size(), execution._advance.cache_size()) == before
 
 
 def test_a_compiled_function_gives_no_model_the_origin_of_another(model: jaxsink.Model) -> None:
@@ -165,11 +166,11 @@ def test_every_preset_has_a_sampler_that_runs_it_and_a_hub_id() -> None:
 
 def test_other_lengths_keep_the_pace_and_the_blocks() -> None:
     base = LLaDASampler(256, 128, 32)
-    assert with_length(base, 64) == replace(base, gen_length=64, steps=32)
-    assert with_length(base, 48) == replace(base, gen_length=48, steps=24, block_length=24)
-    assert with_length(LLaDASampler(256, 256, 256), 100) == LLaDASampler(100, 100, 100)
-    assert with_length(DreamSampler(256, 64), 32) == DreamSampler(32, 8)
-    assert with_length(SDARSampler(256), 10) == SDARSampler(10)
+    assert base.with_length(64) == replace(base, gen_length=64, steps=32)
+    assert base.with_length(48) == replace(base, gen_length=48, steps=24, block_length=24)
+    assert LLaDASampler(256, 256, 256).with_length(100) == LLaDASampler(100, 100, 100)
+    assert DreamSampler(256, 64).with_length(32) == DreamSampler(32, 8)
+    assert SDARSampler(256).with_length(10) == SDARSampler(10)
 
 
 def test_what_sampler_for_takes() -> None:
@@ -177,6 +178,6 @@ def test_what_sampler_for_takes() -> None:
         sampler_for(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(JaxsinkError, match=r"did you mean mini-llada\?"):
         sampler_for("mini-lada")
-    assert sampler_for(jaxsink.init(BUILTIN["mini-dream"].config)) == with_length(
-        family_sampler(BUILTIN["mini-dream"].config), 128
-    )
+    assert sampler_for(jaxsink.init(BUILTIN["mini-dream"].config)) == family_sampler(
+        BUILTIN["mini-dream"].config
+    ).with_length(128)

@@ -22,6 +22,7 @@ from support.sampling import PROMPTS, model_of
 
 import jaxsink
 from jaxsink import ARSampler, DreamSampler, JaxsinkError, LLaDASampler, SDARSampler
+from jaxsink.sampling.canvas import Block, Commit
 from jaxsink.sampling.schedules import dream_ratios, torch_linspace
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -330,14 +331,14 @@ def test_seeds() -> None:
 
 
 @dataclass(frozen=True)
-class LeftToRight:
+class LeftToRight(jaxsink.DiffusionSampler):
     """A user's own sampler: the leftmost mask, one at a time."""
 
-    length: int
-    cfg_scale = 0.0
-    cache = None
-    adaptive = True
-    stop_at_eos = False
+    gen_length: int
+
+    @property
+    def adaptive(self) -> bool:
+        return True
 
     def check(self, config: Any) -> None: ...
 
@@ -347,12 +348,12 @@ class LeftToRight:
     def window(self, config: Any) -> int:
         return 1
 
-    def block(self, config: Any, canvas: Any) -> Any:
+    def block(self, config: Any, canvas: Any) -> Block:
         first = jnp.argmax(canvas.masked, axis=1)
-        return first, first, first + 1
+        return Block(first, first, first + 1)
 
-    def decide(self, config: Any, logits: Any, window: Any, draws: Any) -> Any:
-        return logits.argmax(axis=-1), window.eligible
+    def decide(self, config: Any, logits: Any, window: Any, draws: Any) -> Commit:
+        return Commit(logits.argmax(axis=-1), window.eligible)
 
 
 def test_a_sampler_of_the_user() -> None:
