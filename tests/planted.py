@@ -13,7 +13,7 @@ import numpy as np
 from configs import FAMILIES
 
 import jaxsink
-from jaxsink.checkpoints.load import named_leaves
+from jaxsink.nn.parameters import named_leaves
 
 VOCAB, MASK = 12, 11
 

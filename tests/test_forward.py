@@ -12,8 +12,8 @@ from conftest import MODELS, golden
 
 import jaxsink
 from jaxsink import JaxsinkError
-from jaxsink.checkpoints.load import named_leaves
 from jaxsink.nn.layer import Layer
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.recording import recorders as record
 
 CASES = [

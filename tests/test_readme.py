@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxsink.zoo.weights import NAMES, resolve
+from jaxsink.zoo.resolve import NAMES, resolve
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

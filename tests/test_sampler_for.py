@@ -22,7 +22,7 @@ from jaxsink.sampling import diffusion
 from jaxsink.sampling.recommend import family_sampler, published, recommended, with_length
 from jaxsink.zoo.builtin import BUILTIN
 from jaxsink.zoo.presets import HUB_IDS, PRESETS, preset
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 
 @pytest.fixture(scope="module")

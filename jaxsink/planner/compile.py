@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.attention import choose_backend
+from jaxsink.parallel.layout import layout_of
 from jaxsink.parallel.mesh import DATA, make_mesh
-from jaxsink.parallel.rows import layout_of
 from jaxsink.planner.job import Job
 from jaxsink.planner.memory import place_weights, total_bytes, weights_on
 from jaxsink.planner.roofline import read_bytes

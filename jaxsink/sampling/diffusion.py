@@ -20,7 +20,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.attention import Sequence
 from jaxsink.nn.compilation import model_jit
 from jaxsink.nn.transformer import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
-from jaxsink.parallel.rows import keep_rows
+from jaxsink.parallel.layout import keep_layout
 from jaxsink.recording.recorders import Recorder
 from jaxsink.recording.spec import Plan, packed, zeros_like_shapes
 from jaxsink.sampling import rng as noise
@@ -99,7 +99,7 @@ def loop_steps(step: Callable[..., Any], carry: Any, settings: Settings, chunk: 
     """Run `step(carry, record_now=...) -> (carry, values)` until the chunk, the run or every row is finished."""
     plan = settings.plan
     shapes = jax.eval_shape(lambda c: step(c, record_now=True)[1], carry)
-    buffers = packed(keep_rows(zeros_like_shapes(shapes, lead=plan.rows(chunk)), settings.mesh, 2, 3), front=3)
+    buffers = packed(keep_layout(zeros_like_shapes(shapes, lead=plan.rows(chunk)), settings.mesh, 2, 3), front=3)
     first = carry.step
 
     def unfinished(state: tuple[Any, Any]) -> Array:
@@ -122,7 +122,7 @@ def loop_steps(step: Callable[..., Any], carry: Any, settings: Settings, chunk: 
 
     carry, buffers = lax.while_loop(unfinished, body, (carry, buffers))
     records = jax.tree.map(lambda b, s: b.reshape(len(b), *s.shape), buffers, shapes)
-    return laid_out(carry, settings), keep_rows(records, settings.mesh, 2, 3)
+    return laid_out(carry, settings), keep_layout(records, settings.mesh, 2, 3)
 
 
 # Where parts of the carry have their rows and heads; the others have rows in front.
@@ -131,7 +131,7 @@ CARRY_AXES = {"seen": (1, 2), "drop": (1, 2), "sums": (1, 2), "cache": (-4, -3),
 
 def laid_out(carry: Any, settings: Settings) -> Any:
     """The carry with rows and heads where the mesh has them."""
-    parts = {name: keep_rows(x, settings.mesh, *CARRY_AXES.get(name, (0,))) for name, x in carry._asdict().items()}
+    parts = {name: keep_layout(x, settings.mesh, *CARRY_AXES.get(name, (0,))) for name, x in carry._asdict().items()}
     return carry._replace(**parts)
 
 

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.compilation import PmapProgram
 from jaxsink.nn.transformer import Model
-from jaxsink.parallel.rows import collect, deal
+from jaxsink.parallel.pmap import merge_batch, split_batch
 from jaxsink.sampling.diffusion import Given, Settings
 from jaxsink.sampling.rng import Draws
 
@@ -61,7 +61,7 @@ class Dealt:
     def start(self) -> Any:
         count = len(self.devices)
         return _pmapped_start(self.loop, self.settings, self.devices)(
-            self.model, deal(self.tokens, 0, count), self._given()
+            self.model, split_batch(self.tokens, 0, count), self._given()
         )
 
     def advance(self, carry: Any, chunk: int, begin: bool) -> tuple[Any, Any]:
@@ -74,13 +74,13 @@ class Dealt:
                 raise JaxsinkError(
                     "with devices=…, every record needs the batch as its first axis: [B, ...] per layer."
                 )
-            return collect(x, 2, batch)
+            return merge_batch(x, 2, batch)
 
         return carry, jax.tree.map(rows, values)
 
     def rows(self, carry: Any) -> Any:
         whole = {
-            name: jax.tree.map(lambda x: collect(x, 0, self.tokens.shape[0]), value)
+            name: jax.tree.map(lambda x: merge_batch(x, 0, self.tokens.shape[0]), value)
             for name, value in carry._asdict().items()
             if name not in (*PER_LAYER, "step")
         }
@@ -89,9 +89,11 @@ class Dealt:
     def _given(self) -> Given:
         count = len(self.devices)
         draws = self.given.draws
-        by_step = {name: deal(getattr(draws, name), 1, count) for name in ("token", "remask", "transfer")}
+        by_step = {name: split_batch(getattr(draws, name), 1, count) for name in ("token", "remask", "transfer")}
         keys = draws.keys.reshape(count, -1)
-        mask, prompt, policy = (deal(x, 0, count) for x in (self.given.mask, self.given.prompt, self.given.policy))
+        mask, prompt, policy = (
+            split_batch(x, 0, count) for x in (self.given.mask, self.given.prompt, self.given.policy)
+        )
         return Given(mask, prompt, Draws(keys, **by_step), policy)
 
 

@@ -17,8 +17,9 @@ from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import explained, wait_on_cpu
 from jaxsink.nn.transformer import Model
 from jaxsink.parallel.hosts import to_host
+from jaxsink.parallel.layout import put_batch
 from jaxsink.parallel.mesh import DATA, mesh_of
-from jaxsink.parallel.rows import check_devices, fill_up, place_rows
+from jaxsink.parallel.pmap import check_devices, pad_batch
 from jaxsink.recording.spec import make_plan
 from jaxsink.sampling import autoregressive, diffusion
 from jaxsink.sampling import rng as noise
@@ -121,7 +122,7 @@ def generate(
     share = len(devices) if devices is not None else 1 if mesh is None else mesh.shape[DATA]
 
     def rows(x: np.ndarray, axis: int = 0) -> Array:
-        return place_rows(fill_up(x, axis, share), mesh, axis)
+        return put_batch(pad_batch(x, axis, share), mesh, axis)
 
     policy = np.arange(batch) if policies is None else np.asarray(policies)
     if policy.shape != (batch,) or not np.issubdtype(policy.dtype, np.integer):
