@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxsink.checkpoints.storage import named_leaves, piece_name
+from jaxsink.checkpoints.storage import piece_name
 from jaxsink.checkpoints.streaming import is_layered
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import abstract
 
 from .families import family_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxsink.sinks import as_if_all
+from jaxsink.sinks import scale_to_all_queries
 from jaxsink.study import Finding, Study, Table, plots
 from jaxsink.study.finding import all_of
 from jaxsink.study.statistics import bootstrap
@@ -23,7 +23,7 @@ def run(study: Study) -> Finding:
     for axis, subject in zip(axes[0], diffusion, strict=True):
         gallery = study.gallery(subject)
         assert gallery.masked is not None
-        split = as_if_all({"masked": gallery.masked, "unmasked": gallery.scores - gallery.masked})
+        split = scale_to_all_queries({"masked": gallery.masked, "unmasked": gallery.scores - gallery.masked})
         top = {kind: np.asarray(scores).argmax(axis=-1) for kind, scores in split.items()}
         compared = np.broadcast_to(gallery.counted[:, None, :, None], top["masked"].shape)
         differ = np.where(compared, top["masked"] != top["unmasked"], False)

@@ -7,13 +7,14 @@ from typing import Any
 
 from jaxsink.checkpoints.hub import is_hub_id
 from jaxsink.checkpoints.load import describe_foreign
-from jaxsink.checkpoints.storage import MANIFEST, Reader, named_leaves
+from jaxsink.checkpoints.storage import MANIFEST, Reader
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import abstract
 from jaxsink.runs.progress import human_bytes
 from jaxsink.zoo.names import no_such_model
 from jaxsink.zoo.presets import PRESETS
-from jaxsink.zoo.weights import resolve
+from jaxsink.zoo.resolve import resolve
 
 BYTES = {"float32": 4, "bfloat16": 2}
 

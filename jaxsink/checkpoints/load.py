@@ -22,12 +22,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxsink.checkpoints.formats import foreign_formats
-from jaxsink.checkpoints.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, named_leaves
+from jaxsink.checkpoints.storage import IN_MEMORY, MANIFEST, Reader, dtype_name
 from jaxsink.checkpoints.writer import writer
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import WEIGHTS, explained, tree_bytes
 from jaxsink.nn.origin import TOKENIZER_FILES, Origin, origin_of
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import INT8, weights_dtype
 from jaxsink.nn.transformer import Model, abstract
 from jaxsink.runs.progress import human_bytes, stage
@@ -36,7 +37,7 @@ from jaxsink.sampling.registry import to_dict
 from jaxsink.zoo.names import no_such_model
 from jaxsink.zoo.presets import PRESETS
 from jaxsink.zoo.recommend import model_sampler, recommended, recommended_entry
-from jaxsink.zoo.weights import resolve
+from jaxsink.zoo.resolve import resolve
 
 __all__ = [
     "MANIFEST",

@@ -24,8 +24,9 @@ from jax.sharding import Mesh
 from jaxsink.checkpoints.streaming import Index, assemble, is_layered
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import INT8
-from jaxsink.nn.transformer import Model, abstract, named_leaves
+from jaxsink.nn.transformer import Model, abstract
 
 MANIFEST = "jaxsink.json"
 WEIGHTS = "weights"

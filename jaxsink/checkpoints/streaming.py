@@ -24,8 +24,9 @@ from jax import Array
 from jax.sharding import Mesh, Sharding
 
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import BESIDE, INT8, is_rounded, rounded, scale_name
-from jaxsink.nn.transformer import Model, abstract, named_leaves
+from jaxsink.nn.transformer import Model, abstract
 from jaxsink.parallel import sharding_of
 
 GROUP_BYTES = 256 << 20  # layers are rounded, and arrays handed to Orbax, in groups of about this size

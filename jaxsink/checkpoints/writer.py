@@ -23,7 +23,6 @@ from jaxsink.checkpoints.storage import (
     WEIGHTS,
     abandon,
     first_line,
-    named_leaves,
     orbax,
     piece_name,
     without_chatter,
@@ -31,6 +30,7 @@ from jaxsink.checkpoints.storage import (
 from jaxsink.checkpoints.streaming import GROUP_BYTES, is_layered
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import abstract
 from jaxsink.runs.atomic import new_directory, scratch_directory
 from jaxsink.version import __version__

@@ -13,7 +13,7 @@ from jaxsink.checkpoints.gcs import local
 from jaxsink.cli.main import Commands, add_reading_options, fail, reading_options
 from jaxsink.cli.sampler_options import positive
 from jaxsink.errors import JaxsinkError
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 if TYPE_CHECKING:
     from jaxsink.evals.settings import EvalSetting
@@ -240,7 +240,7 @@ def stored_dtype(model: str) -> str:
     """Of a checkpoint's weights."""
     from jaxsink.checkpoints.load import describe_foreign
     from jaxsink.checkpoints.storage import MANIFEST, Reader
-    from jaxsink.zoo.weights import resolve
+    from jaxsink.zoo.resolve import resolve
 
     path = resolve(model)
     return Reader(path).dtype if (path / MANIFEST).is_file() else describe_foreign(path)[1] or "float32"

@@ -181,7 +181,7 @@ def find_settings(names: list[str] | None, model: str, config: ModelConfig) -> l
     """Those that were named; else those of Table 1 for the model of that name, or of the same kind and vocabulary."""
     from jaxsink.evals.settings import SETTINGS, get_setting
     from jaxsink.zoo.presets import PRESETS
-    from jaxsink.zoo.weights import NAMES
+    from jaxsink.zoo.resolve import NAMES
 
     if names is not None:
         return [get_setting(name) for name in dict.fromkeys(names)]

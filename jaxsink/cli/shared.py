@@ -28,7 +28,7 @@ from jaxsink.sampling.generation import end_ids
 from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.zoo.names import no_such_model
 from jaxsink.zoo.recommend import recommended
-from jaxsink.zoo.weights import resolve
+from jaxsink.zoo.resolve import resolve
 
 VARIABLE = "JAXSINK_COMPILE_CACHE"
 OFF = ("", "0", "no", "off", "false")

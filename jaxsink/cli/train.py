@@ -13,7 +13,7 @@ from jaxsink.checkpoints.gcs import local
 from jaxsink.cli.main import Commands
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.progress import Task, stage
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

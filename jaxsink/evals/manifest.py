@@ -17,8 +17,9 @@ from jax import Array, lax
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Conditions
 from jaxsink.evals.results import write_json
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import weights_dtype
-from jaxsink.nn.transformer import Model, named_leaves
+from jaxsink.nn.transformer import Model
 from jaxsink.tasks.exam import Exam
 from jaxsink.version import __version__
 

@@ -65,21 +65,3 @@ class ModelProgram:
 def model_jit(*, static: Sequence[str] = (), donated: Sequence[str] = ()) -> Callable[..., ModelProgram]:
     """A decorator as `jax.jit`, for functions whose first argument is a model."""
     return lambda function: ModelProgram(function, static, donated)
-
-
-class PmapProgram:
-    """A pmapped function whose first argument is the model. `jax.pmap` takes no options, the compiler itself does."""
-
-    def __init__(self, function: Callable[..., Any]):
-        self._pmapped: Any = function
-        self._compiled: dict[Any, Any] = {}
-
-    def __call__(self, model: Any, *args: Any) -> Any:
-        options = compiler_options(model)
-        if options is None:
-            return self._pmapped(model, *args)
-        leaves, treedef = jax.tree.flatten((model, args))
-        key = treedef, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
-        if key not in self._compiled:
-            self._compiled[key] = self._pmapped.lower(model, *args).compile(compiler_options=options)
-        return self._compiled[key](model, *args)

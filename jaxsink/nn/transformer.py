@@ -34,6 +34,7 @@ from jaxsink.nn.memory import (
     wait_on_cpu,
 )
 from jaxsink.nn.origin import Luggage, Origin
+from jaxsink.parallel.layout import keep_layout
 from jaxsink.recording.recorders import Recorder, compile_record
 
 if TYPE_CHECKING:
@@ -156,16 +157,6 @@ def abstract(config: ModelConfig, dtype: Any = "float32") -> Transformer:
     return jax.eval_shape(lambda: Transformer(config, random_maker(0, dtype)))
 
 
-def named_leaves(model: Transformer) -> tuple[list[tuple[str, Any]], Any]:
-    """([(name, array)], treedef); names are attribute paths such as "layers.attention.q.weight"."""
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(model)
-
-    def name(path: tuple[Any, ...]) -> str:
-        return ".".join(str(getattr(key, "name", getattr(key, "key", ""))) for key in path).removesuffix(".value")
-
-    return [(name(path), leaf) for path, leaf in leaves], treedef
-
-
 class Output(NamedTuple):
     """What a pass gives. `Transformer.__call__` has one record per recorder, `forward` the pytree that it was given."""
 
@@ -227,11 +218,9 @@ def _forward(
     backend: str,
     mesh: Any,
 ) -> tuple[Array, tuple[Any, ...], Array]:
-    from jaxsink.parallel.rows import keep_rows
-
     sequence = Sequence(tokens, token_kinds(model.config, tokens, prompt), counted=mask)
     hidden, records, _ = transform(model, Pass(sequence, mask, visible, drop, mesh=mesh), recorders, backend)
-    return keep_rows(logits(model, hidden), mesh), keep_rows(records, mesh, 1, 2), keep_rows(hidden, mesh)
+    return keep_layout(logits(model, hidden), mesh), keep_layout(records, mesh, 1, 2), keep_layout(hidden, mesh)
 
 
 def _bytes_needed(model: Transformer, tokens: Array, *inputs: Any) -> dict[str, int]:

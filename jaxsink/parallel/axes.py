@@ -16,7 +16,8 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from jaxsink.parallel.rows import collect, deal, keep_rows
+from jaxsink.parallel.layout import keep_layout
+from jaxsink.parallel.pmap import merge_batch, split_batch
 
 T = TypeVar("T")
 
@@ -46,12 +47,12 @@ def by_field(tree: T, function: Callable[[PyTree, int | None, int | None], PyTre
 
 def constrain(tree: T, mesh: Mesh | None) -> T:
     """Inside jit: sequences and heads lie where the mesh has them."""
-    return tree if mesh is None else by_field(tree, lambda x, batch, heads: keep_rows(x, mesh, batch or 0, heads))
+    return tree if mesh is None else by_field(tree, lambda x, batch, heads: keep_layout(x, mesh, batch or 0, heads))
 
 
 def split(tree: T, count: int) -> T:
     """The sequences in `count` parts, as pmap wants them: a leading part axis before the batch axis."""
-    return by_field(tree, lambda x, batch, _: x if batch is None else deal(x, batch, count))
+    return by_field(tree, lambda x, batch, _: x if batch is None else split_batch(x, batch, count))
 
 
 def split_axes(tree: T) -> T:
@@ -61,5 +62,4 @@ def split_axes(tree: T) -> T:
 
 def join(tree: T, batch: int) -> T:
     """One batch again, of what pmap gave back with the parts in front; only fields whose batch axis comes first."""
-    join_all = lambda x, axis, _: jax.tree.map(lambda y: collect(y, 0, batch), x) if axis == 0 else x  # noqa: E731
-    return by_field(tree, join_all)
+    return by_field(tree, lambda x, axis, _: merge_batch(x, 0, batch) if axis == 0 else x)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.transformer import Model, named_leaves
+from jaxsink.nn.parameters import named_leaves
+
+if TYPE_CHECKING:
+    from jaxlib._jax import Device
+else:
+    Device = jax.Device
 
 DATA, MODEL, COPIES = "data", "model", "copies"
 
-# Logical axis -> mesh axis; axes that are not named stay whole on every device.
 MESH_AXIS = {"batch": DATA, "heads": MODEL, "kv_heads": MODEL, "mlp": MODEL, "vocab": MODEL}
+"""Logical axis -> mesh axis; axes that are not named stay whole on every device."""
 
-# The end of a parameter's name -> its logical axes, without the leading layer axis.
 LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "embedding": ("vocab", None),
     "position": (None, None),
@@ -42,9 +48,19 @@ LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "mlp.gate.scale": ("mlp",),
     "mlp.up.scale": ("mlp",),
 }
+"""The end of a parameter's name -> its logical axes, without the leading layer axis."""
 
 
-def make_mesh(data: int = 1, model: int | None = None, devices: Any = None) -> Mesh:
+class HasConfig(Protocol):
+    """A pytree of parameters with its configuration, such as `jaxsink.Model`."""
+
+    config: ModelConfig
+
+
+M = TypeVar("M", bound=HasConfig)
+
+
+def make_mesh(data: int = 1, model: int | None = None, devices: Sequence[Device] | None = None) -> Mesh:
     """A (data, model) mesh; `model=None` takes the devices that are left. `make_mesh(1, 8)` is 8-way tensor parallel."""
     devices = jax.devices() if devices is None else list(devices)
     model = len(devices) // data if model is None else model
@@ -83,14 +99,14 @@ def in_parts(mesh: Mesh, parts: int) -> Mesh:
     return Mesh(grid, (*mesh.axis_names, COPIES), axis_types=(*mesh.axis_types, AxisType.Auto))
 
 
-def shard(model: Model, mesh: Mesh) -> Model:
-    """The model with its weights laid out on the mesh; `load(path, mesh=mesh)` does it while reading."""
+def shard(model: M, mesh: Mesh) -> M:
+    """The model with its weights on the mesh; `load(path, mesh=mesh)` does it while reading."""
     leaves, treedef = named_leaves(model)
     placed = [jax.device_put(x, sharding_of(name, x.ndim, model.config, mesh)) for name, x in leaves]
     return jax.tree.unflatten(treedef, placed)
 
 
-def mesh_of(model: Model) -> Mesh | None:
+def mesh_of(model: PyTree) -> Mesh | None:
     """The mesh that the weights lie on; None for a model on one device."""
     for leaf in jax.tree.leaves(model):
         sharding = getattr(leaf, "sharding", None)

@@ -14,7 +14,8 @@ from typing import Any
 
 import jax
 
-from jaxsink.nn.transformer import Model, abstract, named_leaves
+from jaxsink.nn.parameters import named_leaves
+from jaxsink.nn.transformer import Model, abstract
 from jaxsink.parallel.mesh import sharding_of
 from jaxsink.planner.job import DTYPE_BYTES, Job
 

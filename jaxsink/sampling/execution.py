@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import TypeVar
 
 import jax
@@ -19,11 +19,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, PyTree
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.compilation import PmapProgram, model_jit
+from jaxsink.nn.compilation import compiler_options, model_jit
 from jaxsink.nn.transformer import Transformer
 from jaxsink.parallel.axes import by_field, join, split, split_axes
-from jaxsink.parallel.rows import Device, collect, deal, layout_of
-from jaxsink.recording.spec import PyTreeDef
+from jaxsink.parallel.layout import layout_of
+from jaxsink.parallel.mesh import Device
+from jaxsink.parallel.pmap import merge_batch, pmap_program, split_batch
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.rng import Draws, sequence_keys
 from jaxsink.sampling.run import Carry, Decoding, RunInputs, RunSpec, run_steps
@@ -65,21 +66,23 @@ class Program:
 
     def start(self, tokens: Int[Array, "B S"], inputs: RunInputs) -> Carry:
         """The carry before the first step."""
+        static = {"sampler": self.sampler, "spec": self.spec}
         if self.devices is None:
-            return _start(self.model, tokens, inputs, sampler=self.sampler, spec=self.spec)
-        inputs = split(inputs, len(self.devices))
-        run = _pmapped_start(self.sampler, self.spec, self.devices, input_axes(inputs))
-        return run(self.model, deal(tokens, 0, len(self.devices)), inputs)
+            return _start(self.model, tokens, inputs, **static)
+        tokens, inputs = split_batch(tokens, 0, len(self.devices)), split(inputs, len(self.devices))
+        run = pmap_program(start, (None, 0, split_axes(inputs)), 0, self.devices, static=static)
+        return run(self.model, tokens, inputs)
 
     def advance(self, carry: C, inputs: RunInputs, chunk: int, is_first: bool) -> tuple[C, tuple[PyTree, ...]]:
         """Up to `chunk` more steps: (carry, records with leading axes [recorded steps, L, B])."""
         is_first = is_first and self.sampler.prefills  # else all chunks share one program
         if self.devices is None:
             return _advance(self.model, carry, inputs, self.sampler, self.spec, chunk, is_first)
-        batch = inputs.mask.shape[0]
-        inputs = split(inputs, len(self.devices))
-        run = _pmapped_advance(self.sampler, self.spec, chunk, is_first, self.devices, input_axes(inputs))
-        carry, records = run(self.model, carry, inputs)
+        batch, inputs = inputs.mask.shape[0], split(inputs, len(self.devices))
+        static = {"sampler": self.sampler, "spec": self.spec, "chunk": chunk, "is_first": is_first}
+        in_axes = (None, 0, split_axes(inputs))
+        run = pmap_program(advance, in_axes, (0, 2), self.devices, donate=(1,), static=static)
+        carry, records = run(self.model, carry, inputs, compiler_options=compiler_options(self.model))
         return carry, jax.tree.map(partial(_one_batch, batch=batch), records)
 
     def joined(self, carry: C, batch: int) -> C:
@@ -127,32 +130,10 @@ def _one_batch(x: Array, batch: int) -> Array:
     """[T, L, devices, B / devices, …] -> [T, L, B, …]."""
     if x.ndim < 4 or x.shape[2] * x.shape[3] != batch:
         raise JaxsinkError("with devices=…, every record needs the batch as its first axis: [B, ...] per layer.")
-    return collect(x, 2, batch)
+    return merge_batch(x, 2, batch)
 
 
 def replicate(model: Transformer, devices: Sequence[Device]) -> Transformer:
     """The model with a copy of its weights on each device, once: pmap would make them anew for every chunk of steps."""
     everywhere = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec())
     return jax.device_put(model, everywhere)
-
-
-def input_axes(inputs: RunInputs) -> tuple[tuple[int, ...], PyTreeDef]:
-    """pmap's in_axes for the inputs, hashable."""
-    leaves, treedef = jax.tree.flatten(split_axes(inputs))
-    return tuple(leaves), treedef
-
-
-@lru_cache(maxsize=64)
-def _pmapped_start(sampler: Sampler, spec: RunSpec, devices: tuple[Device, ...], axes: PyTree) -> PmapProgram:
-    in_axes = (None, 0, jax.tree.unflatten(axes[1], axes[0]))
-    run = partial(start, sampler=sampler, spec=spec)
-    return PmapProgram(jax.pmap(run, in_axes=in_axes, devices=devices))
-
-
-@lru_cache(maxsize=64)
-def _pmapped_advance(
-    sampler: Sampler, spec: RunSpec, chunk: int, is_first: bool, devices: tuple[Device, ...], axes: PyTree
-) -> PmapProgram:
-    in_axes = (None, 0, jax.tree.unflatten(axes[1], axes[0]))
-    run = partial(advance, sampler=sampler, spec=spec, chunk=chunk, is_first=is_first)
-    return PmapProgram(jax.pmap(run, in_axes=in_axes, out_axes=(0, 2), devices=devices, donate_argnums=1))

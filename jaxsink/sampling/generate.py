@@ -22,8 +22,9 @@ from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import explained, wait_on_cpu
 from jaxsink.nn.transformer import Transformer
 from jaxsink.parallel.hosts import to_host
-from jaxsink.parallel.mesh import DATA, mesh_of
-from jaxsink.parallel.rows import Device, check_devices, fill_up, place_rows
+from jaxsink.parallel.layout import put_batch
+from jaxsink.parallel.mesh import DATA, Device, mesh_of
+from jaxsink.parallel.pmap import check_devices, pad_batch
 from jaxsink.recording.spec import make_record_spec
 from jaxsink.sampling import interventions
 from jaxsink.sampling.base import Sampler, filler_id
@@ -133,7 +134,7 @@ def generate(
     share = len(devices) if devices is not None else 1 if spec.mesh is None else spec.mesh.shape[DATA]
 
     def place(x: np.ndarray, axis: int = 0) -> Array:
-        return place_rows(fill_up(x, axis, share), spec.mesh, axis)
+        return put_batch(pad_batch(x, axis, share), spec.mesh, axis)
 
     inputs, canvas = start.inputs(place, seed, how.draws, how.policies), place(start.canvas)
     program = Program.on(model, sampler, spec, devices)

@@ -19,7 +19,7 @@ from jaxsink.nn.batch import Execution
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Cache, Transformer
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
-from jaxsink.parallel.rows import keep_rows
+from jaxsink.parallel.layout import keep_layout
 from jaxsink.recording.spec import RecordSpec, packed, zeros_like_shapes
 from jaxsink.sampling.interventions import Intervention, Previous, effect, no_effect
 from jaxsink.sampling.rng import INTERVENE, Draws, step_keys
@@ -101,7 +101,7 @@ def run_steps(step: Step[C], carry: C, spec: RunSpec, chunk: int) -> tuple[C, tu
     """Run steps until the chunk, the run or every sequence is finished: (carry, records by recorded step)."""
     plan = spec.record
     shapes = jax.eval_shape(lambda c: step(c, record=True)[1], carry)
-    buffers = packed(keep_rows(zeros_like_shapes(shapes, lead=plan.recorded(chunk)), spec.mesh, 2, 3), front=3)
+    buffers = packed(keep_layout(zeros_like_shapes(shapes, lead=plan.recorded(chunk)), spec.mesh, 2, 3), front=3)
     first = carry.step
 
     def unfinished(state: tuple[C, PyTree]) -> Bool[Array, ""]:
@@ -125,7 +125,7 @@ def run_steps(step: Step[C], carry: C, spec: RunSpec, chunk: int) -> tuple[C, tu
 
     carry, buffers = lax.while_loop(unfinished, body, (carry, buffers))
     records = jax.tree.map(lambda b, s: b.reshape(len(b), *s.shape), buffers, shapes)
-    return constrain(carry, spec.mesh), keep_rows(records, spec.mesh, 2, 3)
+    return constrain(carry, spec.mesh), keep_layout(records, spec.mesh, 2, 3)
 
 
 def next_drop(run: Decoding, carry: Carry, mask: Bool[Array, "B S"]) -> Shaped[Array, "L B H S"] | None:

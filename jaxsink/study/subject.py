@@ -14,13 +14,14 @@ from jax.sharding import Mesh
 
 from jaxsink.checkpoints.load import load, sampler_for
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.transformer import Model, named_leaves
+from jaxsink.nn.parameters import named_leaves
+from jaxsink.nn.transformer import Model
 from jaxsink.sinks.tokens import kind_table
 from jaxsink.tasks.batches import PROMPT, prompt_ids
 from jaxsink.tasks.task import Problem, problems
 from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
 from jaxsink.text.tokenizer import Tokenizer
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 CHAT_PROMPT = 128  # places for a question in a chat template
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.text import chat as chat_templates
-from jaxsink.zoo.weights import resolve
+from jaxsink.zoo.resolve import resolve
 
 # The pre-tokenizer of Qwen2, Qwen2.5, Qwen3 and Dream: words take one leading symbol, each digit stands alone.
 _QWEN2_SPLIT = (

@@ -27,10 +27,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxsink.checkpoints.load import load
-from jaxsink.checkpoints.storage import MANIFEST, named_leaves
+from jaxsink.checkpoints.storage import MANIFEST
 from jaxsink.checkpoints.writer import writer
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import Model
 from jaxsink.sampling.registry import to_dict
 from jaxsink.tasks import vocabulary

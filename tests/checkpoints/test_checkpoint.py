@@ -17,7 +17,8 @@ import jaxsink
 from jaxsink import JaxsinkError
 from jaxsink.checkpoints import streaming as loading
 from jaxsink.checkpoints import writer as writing
-from jaxsink.checkpoints.storage import MANIFEST, WEIGHTS, named_leaves
+from jaxsink.checkpoints.storage import MANIFEST, WEIGHTS
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.parallel import make_mesh
 from jaxsink.runs import atomic
 

@@ -20,7 +20,7 @@ import jaxsink
 from jaxsink.checkpoints import gcs as cloud
 from jaxsink.cli.main import build_parser
 from jaxsink.errors import JaxsinkError
-from jaxsink.zoo.weights import resolve
+from jaxsink.zoo.resolve import resolve
 
 URL = "gs://bucket/models/tiny"
 

@@ -13,7 +13,7 @@ from support.checkpoints import assert_same, make
 
 import jaxsink
 from jaxsink.checkpoints import streaming as loading
-from jaxsink.checkpoints.storage import named_leaves
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import is_rounded
 
 

@@ -27,8 +27,8 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.origin import model_names
 from jaxsink.runs import reporter
 from jaxsink.runs.progress import Task, reporting
-from jaxsink.sampling import recommend
 from jaxsink.text.tokenizer import Tokenizer
+from jaxsink.zoo import recommend
 
 SPECIALS = [
     "<|startoftext|>",

@@ -11,7 +11,7 @@ from jaxsink.cli.main import main
 from jaxsink.evals.settings import SETTINGS
 from jaxsink.zoo.names import suggestions
 from jaxsink.zoo.presets import HUB_IDS, PRESETS
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 
 def test_everything_is_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:

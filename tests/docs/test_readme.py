@@ -9,7 +9,7 @@ import re
 import pytest
 from support.paths import ROOT
 
-from jaxsink.zoo.weights import NAMES, resolve
+from jaxsink.zoo.resolve import NAMES, resolve
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 STUDY = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")

@@ -14,15 +14,15 @@ from support.configs import FAMILIES
 import jaxsink
 from jaxsink.evals.likelihood.scoring import _score
 from jaxsink.nn.batch import Execution
-from jaxsink.nn.compilation import NO_HOISTING, PmapProgram, compiler_options
+from jaxsink.nn.compilation import NO_HOISTING, compiler_options
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import _forward, abstract
-from jaxsink.parallel import make_mesh
+from jaxsink.parallel import make_mesh, pmap
+from jaxsink.parallel.pmap import PmapProgram
 from jaxsink.planner.compile import lower, place_weights
 from jaxsink.planner.job import Job
 from jaxsink.recording.recorders import received
 from jaxsink.recording.spec import make_record_spec
-from jaxsink.sampling import execution as spread
 
 NARROW = ("bfloat16", "float16", "int8")
 PROGRAMS = ("diffusion", "autoregressive", "forward", "likelihood")
@@ -76,7 +76,7 @@ def test_the_same_of_programs_dealt_out_by_pmap(monkeypatch: pytest.MonkeyPatch)
         made.append(self)
 
     monkeypatch.setattr(PmapProgram, "__init__", remember)
-    spread._pmapped_advance.cache_clear()
+    pmap._pmap_program.cache_clear()
     weights = abstract(shape_of("llada"), "bfloat16")
     model = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.01, leaf.dtype), weights)
     options: dict[str, Any] = {"record": received(), "seed": [0, 1, 2]}
@@ -85,8 +85,7 @@ def test_the_same_of_programs_dealt_out_by_pmap(monkeypatch: pytest.MonkeyPatch)
     for _ in range(2):
         dealt = jaxsink.generate(model, prompts, sampler, devices=jax.devices()[:2], **options)
         np.testing.assert_array_equal(dealt.tokens, alone.tokens)
-    (only,) = made
-    (compiled,) = only._compiled.values()
+    (compiled,) = [one for program in made for one in program._compiled.values()]
     assert compiled.memory_analysis().temp_size_in_bytes < bytes_of_layers("bfloat16") / 4
 
 

@@ -11,7 +11,7 @@ from support.models import lively, sequences
 
 import jaxsink
 from jaxsink import JaxsinkError
-from jaxsink.checkpoints.load import named_leaves
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.recording import recorders as record
 from jaxsink.sinks import MaskSinks
 

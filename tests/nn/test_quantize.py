@@ -14,8 +14,9 @@ from support.models import lively
 
 import jaxsink
 from jaxsink.checkpoints.load import save
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import ROUNDED, is_rounded, quantized, rounded, scale_name, weights_dtype
-from jaxsink.nn.transformer import abstract, named_leaves
+from jaxsink.nn.transformer import abstract
 from jaxsink.parallel import make_mesh
 from jaxsink.training.evaluate import accuracy
 from jaxsink.zoo.builtin import builtin

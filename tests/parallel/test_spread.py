@@ -10,9 +10,11 @@ from support.models import lively
 
 import jaxsink
 from jaxsink import JaxsinkError, parallel
+from jaxsink.parallel.pmap import PmapProgram
 from jaxsink.recording.recorders import last_row, received
 from jaxsink.recording.reductions import top
 from jaxsink.sampling import execution as spread
+from jaxsink.sampling.run import Carry
 from jaxsink.sinks import MaskSinks, Threshold, TopK, detect, track
 
 SAMPLERS = {
@@ -133,17 +135,15 @@ def test_mistakes_are_named() -> None:
 def test_weights_are_copied_to_the_devices_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every chunk of steps of every call finds them there; pmap would copy them for each."""
     model, devices, found = lively(FAMILIES["llada"], size=0.12), jax.devices()[:4], []
-    advance = spread._pmapped_advance
+    call = PmapProgram.__call__
 
-    def watched(*settings):
-        def run(model, carry, given):
+    def watched(self, model, carry, *rest, **options):
+        if isinstance(model, jaxsink.Model) and isinstance(carry, Carry):
             shards = [shard for leaf in jax.tree.leaves(model) for shard in leaf.addressable_shards]
             found.append([(shard.device, shard.data.unsafe_buffer_pointer()) for shard in shards])
-            return advance(*settings)(model, carry, given)
+        return call(self, model, carry, *rest, **options)
 
-        return run
-
-    monkeypatch.setattr(spread, "_pmapped_advance", watched)
+    monkeypatch.setattr(PmapProgram, "__call__", watched)
     there = spread.replicate(model, devices)
     for _ in range(2):
         generated("llada", there, devices=devices, stream=4)

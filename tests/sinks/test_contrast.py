@@ -10,7 +10,7 @@ from support.models import lively, sequences
 import jaxsink
 from jaxsink import JaxsinkError
 from jaxsink.recording import recorders as record
-from jaxsink.sinks import Threshold, as_if_all, at_sinks, detect, split_by_query
+from jaxsink.sinks import Threshold, at_sinks, detect, scale_to_all_queries, split_by_query
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -22,13 +22,15 @@ def maps() -> np.ndarray:
     return (raw / raw.sum(axis=-1, keepdims=True)).astype(np.float32)
 
 
-def test_scores_of_a_kind_count_as_if_all_queries_were_of_it(maps) -> None:
+def test_scores_of_a_kind_are_scaled_as_if_all_queries_were_of_it(maps) -> None:
     masked = np.arange(10) >= 6
     by_query = {"masked": maps[:, :, masked].sum(axis=2), "unmasked": maps[:, :, ~masked].sum(axis=2)}
-    scaled = as_if_all(by_query)
+    scaled = scale_to_all_queries(by_query)
     np.testing.assert_allclose(scaled["masked"], maps[:, :, masked].mean(axis=2) * 10, rtol=1e-5)
     np.testing.assert_allclose(scaled["unmasked"], maps[:, :, ~masked].mean(axis=2) * 10, rtol=1e-5)
-    nobody = as_if_all({"masked": np.zeros((1, 1, 4), np.float32), "unmasked": np.ones((1, 1, 4), np.float32)})
+    nobody = scale_to_all_queries(
+        {"masked": np.zeros((1, 1, 4), np.float32), "unmasked": np.ones((1, 1, 4), np.float32)}
+    )
     assert (np.asarray(nobody["masked"]) == 0).all()
 
 

@@ -266,7 +266,7 @@ def test_frequency_against_slow_loops() -> None:
                 new += x["fresh"][t, b, s]
     for rates, sinks, stood in ((found.by_token, count, places), (found.by_kind, kind_count, kind_places)):
         np.testing.assert_array_equal(rates.count, sinks)
-        np.testing.assert_array_equal(rates.places, stood)
+        np.testing.assert_array_equal(rates.occurrences, stood)
         np.testing.assert_allclose(rates.share, sinks / count.sum(), rtol=1e-12)
         np.testing.assert_allclose(rates.base, stood / places.sum(), rtol=1e-12)
         there = stood > 0
@@ -275,7 +275,7 @@ def test_frequency_against_slow_loops() -> None:
         assert np.isnan(rates.lift[~there]).all() and not there.all()
         assert rates.share.sum() == pytest.approx(1) and rates.base.sum() == pytest.approx(1)
     np.testing.assert_array_equal(found.per_layer, layers)
-    assert (found.freshly_committed.count, found.freshly_committed.places) == (new, new_places)
+    assert (found.freshly_committed.count, found.freshly_committed.occurrences) == (new, new_places)
     expected = (new / count.sum()) / (new_places / places.sum())
     assert float(found.freshly_committed.lift) == pytest.approx(expected, rel=1e-12)
 
@@ -285,10 +285,10 @@ def test_parts_that_were_not_asked_for() -> None:
     found = tokens.frequency(x["sinks"], x["canvas"], x["mask"], 11)
     assert found.by_kind is found.freshly_committed is found.per_layer is None
     counted = x["mask"] & (x["canvas"] >= 0)
-    assert found.by_token.all_places == counted.sum()
+    assert found.by_token.all_occurrences == counted.sum()
     assert found.by_token.all_sinks == x["sinks"].transpose(1, 3, 0, 2, 4)[..., counted].sum()
     early = tokens.frequency(x["sinks"], x["canvas"], x["mask"], 11, steps=[0, 0, 2, 0])
-    assert early.by_token.all_places == 2 * 7  # two recorded steps of the third row, which has seven tokens
+    assert early.by_token.all_occurrences == 2 * 7  # two recorded steps of the third row, which has seven tokens
 
 
 def test_no_sinks_is_no_share() -> None:

@@ -16,9 +16,9 @@ from jaxsink_converters.table import From
 from safetensors.numpy import save_file
 
 import jaxsink
-from jaxsink.checkpoints.storage import named_leaves
 from jaxsink.checkpoints.streaming import is_layered
 from jaxsink.cli.main import main
+from jaxsink.nn.parameters import named_leaves
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxsink
-from jaxsink.checkpoints.load import named_leaves
+from jaxsink.nn.parameters import named_leaves
 from support.configs import FAMILIES
 
 VOCAB, MASK = 12, 11

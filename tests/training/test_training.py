@@ -24,10 +24,10 @@ from support.paths import GOLDEN, TESTS
 from support.training import TINY, tiny_run
 
 import jaxsink
-from jaxsink.checkpoints.storage import named_leaves
 from jaxsink.cli.main import main
 from jaxsink.cli.train import watching
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.tasks.batches import LENGTH, PROMPT, training_batch
 from jaxsink.training import losses, step
 from jaxsink.training.optimizer import MUON, is_matrix, make_optimizer, schedule

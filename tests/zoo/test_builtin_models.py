@@ -15,7 +15,7 @@ from jaxsink.tasks.task import problems
 from jaxsink.text.tokenizer import check_special_ids
 from jaxsink.training.evaluate import accuracy, answers
 from jaxsink.zoo.builtin import BUILTIN, builtin
-from jaxsink.zoo.weights import NAMES, resolve
+from jaxsink.zoo.resolve import NAMES, resolve
 
 FLOOR = {"mini-llama": 0.95, "mini-llada": 0.95, "mini-dream": 0.85}  # on 40 problems; the cards have the figures
 

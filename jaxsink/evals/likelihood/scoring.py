@@ -34,8 +34,8 @@ from jaxsink.nn.batch import Batch, Execution
 from jaxsink.nn.compilation import model_jit
 from jaxsink.nn.transformer import Model
 from jaxsink.parallel.hosts import to_host
+from jaxsink.parallel.layout import keep_layout, put_batch
 from jaxsink.parallel.mesh import DATA, mesh_of
-from jaxsink.parallel.rows import keep_rows, place_rows
 from jaxsink.recording.spec import RecordSpec, make_record_spec
 from jaxsink.runs.progress import progress
 from jaxsink.sampling import interventions
@@ -200,8 +200,8 @@ def run_rows(model: Model, rows: Sequence[Row], shape: tuple[int, int], how: Sco
         targets[place, width - len(row.answer) :] = row.answer
     mesh = mesh_of(model)
     seeds = np.array([row.seed & 0xFFFFFFFF for row in rows], np.uint32)
-    arrays = [place_rows(x, mesh) for x in (tokens, real, given, targets)]
-    keys = sequence_keys(place_rows(seeds, mesh))
+    arrays = [put_batch(x, mesh) for x in (tokens, real, given, targets)]
+    keys = sequence_keys(put_batch(seeds, mesh))
     needed = None if how.intervene is None else interventions.needs(how.intervene)
     spec = make_record_spec(model.config, None, needed)
     execution = Execution(choose_backend(None, length, length, mesh), mesh)
@@ -256,7 +256,7 @@ def _score(
         return jnp.moveaxis(x.reshape(batch, width // chunk, chunk, *x.shape[2:]), 1, 0)
 
     found = lax.map(head, (jax.tree.map(cut, hidden), cut(targets)))
-    return keep_rows(jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, width), found), execution.mesh)
+    return keep_layout(jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, width), found), execution.mesh)
 
 
 def preferred(model: Model, pairs: Sequence[Pair], how: Scoring) -> np.ndarray:

@@ -37,7 +37,7 @@ from jaxsink.sampling.generate import generate
 from jaxsink.tasks.exam import BUCKET
 from jaxsink.tasks.extract import truncate
 from jaxsink.text import chat
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 ROWS = 32  # of a batch where lm-eval is told "auto"
 REPEAT = 1_000_003  # between the seeds of two texts for the same question
