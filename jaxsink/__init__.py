@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxsink.recording import recorders as record
     from jaxsink.recording import reductions as reduce
     from jaxsink.reporting import plots
-    from jaxsink.reporting.own import report
+    from jaxsink.reporting.own import report, show
     from jaxsink.sampling.autoregressive import ARSampler
     from jaxsink.sampling.base import Sampler
     from jaxsink.sampling.diffusion import DiffusionSampler
@@ -56,6 +56,7 @@ _HOME = {
     "PRESETS": "jaxsink.zoo.presets",
     "preset": "jaxsink.zoo.presets",
     "report": "jaxsink.reporting.own",
+    "show": "jaxsink.reporting.own",
     "Generation": "jaxsink.sampling.generation",
     "generate": "jaxsink.sampling.generate",
     "DropPositions": "jaxsink.sampling.interventions",

@@ -150,6 +150,7 @@ def prepare(args: argparse.Namespace) -> Job:
     """Check everything that can be checked, so that a mistake costs no time."""
     from jaxsink.cli.shared import Found, RecordFile, Shape
     from jaxsink.nn.attention import choose_backend
+    from jaxsink.sampling.inputs import pad_prompts
 
     found = Found.at(args.model, **reading_options(args))
     config = found.config

@@ -34,6 +34,11 @@ class Sampler(abc.ABC, Generic[C]):
         """Positions of the response, unless the last block makes it longer (`response_mask`)."""
         return getattr(self, self.length_field)
 
+    @classmethod
+    def settings(cls) -> tuple[str, ...]:
+        """The names of its fields."""
+        return tuple(field.name for field in dataclasses.fields(cls))  # pyright: ignore[reportArgumentType]
+
     @abc.abstractmethod
     def check(self, config: ModelConfig) -> None:
         """Raise a JaxsinkError if the settings are wrong, or wrong for this model."""

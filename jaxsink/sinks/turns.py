@@ -40,7 +40,7 @@ class Turns:
 
     @property
     def rank_on(self) -> str:
-        return "clean" if any(ranks_on_clean(policy) for policy in self.policies) else "masked"
+        return "clean" if any(ranks_on_clean(policy) for policy in self.policies if policy is not None) else "masked"
 
     def __call__(self, previous: Previous) -> Action:
         batch = previous.tokens.shape[0]

@@ -27,8 +27,8 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.origin import model_names
 from jaxsink.runs import reporter
 from jaxsink.runs.progress import Task, reporting
+from jaxsink.sampling import llada, registry
 from jaxsink.text.tokenizer import Tokenizer
-from jaxsink.zoo import recommend
 
 SPECIALS = [
     "<|startoftext|>",
@@ -365,7 +365,7 @@ def test_block_causal_models(tmp_path, capsys, monkeypatch):
 
 def test_a_model_that_cannot_write():
     with pytest.raises(JaxsinkError, match="no mask token, cannot write"):
-        recommend.sampler_kind(CONFIG.replace(mask_id=None))
+        registry.sampler_kind(CONFIG.replace(mask_id=None))
 
 
 def test_broken_tokenizers_and_gguf_files(tmp_path):
@@ -379,7 +379,7 @@ def test_broken_tokenizers_and_gguf_files(tmp_path):
 
 def test_default_blocks():
     sizes = {128: 32, 16: 16, 4: 4, 100: 25, 48: 24, 33: 11, 97: 97, 2: 2}
-    assert {tokens: recommend.default_block(tokens) for tokens in sizes} == sizes
+    assert {tokens: llada.default_block(tokens) for tokens in sizes} == sizes
 
 
 def test_long_texts_are_noted(capsys):

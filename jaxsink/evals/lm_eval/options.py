@@ -39,7 +39,7 @@ class Options:
 def parse_options(given: Mapping[str, Any], config: ModelConfig, setting: str | None = None) -> Options:
     """Sort the arguments out; one that nothing knows is an error."""
     kind = sampler_kind(config)
-    decoding_names = {field.name for field in fields(kind)} | set(LENGTHS)
+    decoding_names = {*kind.settings(), *LENGTHS}
     masking_names = {field.name for field in fields(MaskSinks)} - {"eps"} | {"sink_eps"}
     for name in given:
         if name not in decoding_names | masking_names:
@@ -130,7 +130,7 @@ class Request:
 
 def make_sampler(config: ModelConfig, base: Sampler, options: Options, request: Request) -> Sampler:
     """The sampler for a request, checked: the model's own, `base`, with what was asked for in its place."""
-    names = {field.name for field in fields(base)}  # pyright: ignore[reportArgumentType]
+    names = base.settings()
     length = options.length or request.length
     asked = {name: getattr(request, name) for name in ("temperature", "top_p", "top_k")}
     values = {name: value for name, value in asked.items() if value is not None and name in names}
