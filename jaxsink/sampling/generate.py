@@ -34,14 +34,13 @@ from jaxsink.sampling.inputs import Start, pad_prompts
 from jaxsink.sampling.interventions import Intervention
 from jaxsink.sampling.leaves import Kept
 from jaxsink.sampling.needs import bytes_needed
-from jaxsink.sampling.prompts import encode_prompts, known_tokenizer
+from jaxsink.sampling.prompts import Prompts, encode_prompts, known_tokenizer
 from jaxsink.sampling.rng import DrawName
 from jaxsink.sampling.run import Carry, EditLogits, EditTokens, RunInputs, RunSpec
 from jaxsink.zoo.recommend import model_sampler
 
 # (steps done, tokens, committed_at); one that has a parameter `record` also gets that of the last steps
 Listener = Callable[..., None]
-Prompts = str | Sequence[str] | Sequence[Sequence[int]] | ArrayLike
 
 
 class Options(TypedDict, total=False):
@@ -122,10 +121,9 @@ def generate(
     policies   which of the intervention's policies each sequence follows (sinks.Turns); None takes them in turns
     """
     config, how = model.config, RunOptions(**options)
-    prompts = encode_prompts(model, prompts, mask, chat)
     sampler = model_sampler(model) if sampler is None else sampler
     check_run(config, sampler, intervene, how)
-    tokens, real = pad_prompts(config, prompts, mask, how.pad_to)
+    tokens, real = pad_prompts(config, encode_prompts(model, prompts, mask, chat), mask, how.pad_to)
     start = Start.make(config, sampler, tokens, real, padded=how.pad_to is not None, force=how.force)
     spec = make_spec(model, sampler, start, record, intervene, how)
     devices = None if how.devices is None else check_devices(how.devices)[: len(tokens)]
