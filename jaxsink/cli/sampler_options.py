@@ -10,6 +10,7 @@ from jaxsink.errors import JaxsinkError
 
 if TYPE_CHECKING:
     from jaxsink.nn.config import ModelConfig
+    from jaxsink.sampling.base import Sampler
 
 # Options of the command line, and what each sampler calls them.
 _FILTERS = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
@@ -71,7 +72,7 @@ def positive(text: str) -> int:
     return value
 
 
-def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Any = None) -> Any:
+def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Sampler | None = None) -> Any:
     """The recommended sampler `base`, or the family's usual one, with the fields that were given in its place."""
     from jaxsink.sampling.registry import family_sampler
 
@@ -83,10 +84,10 @@ def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Any = None
             options = ", ".join(map(option, known))
             raise JaxsinkError(f"{option(key)} is not for a {config.family} model: its sampler has {options}.")
     sampler = base if args.tokens is None else base.with_length(args.tokens)
-    if type(base).__name__ == "LLaDASampler":
+    if "block" in known:
         sampler = with_blocks(args, sampler)
     sampler = replace(sampler, **{known[key]: value for key, value in given.items()})
-    if type(base).__name__ == "ARSampler" and not sampler.temperature and (sampler.top_p or sampler.top_k) is not None:
+    if sampler.is_autoregressive and not sampler.temperature and (sampler.top_p or sampler.top_k) is not None:
         raise JaxsinkError("--top-p and --top-k choose among tokens to draw from, and need a --temperature above 0.")
     sampler.check(config)
     return sampler
