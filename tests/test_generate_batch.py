@@ -17,8 +17,7 @@ from test_samplers import model_of
 
 import jaxsink
 from jaxsink import ARSampler, DreamSampler, LLaDASampler, SDARSampler
-from jaxsink.nn.attention import Sequence
-from jaxsink.nn.transformer import Pass, logits, transform
+from jaxsink.nn.batch import Batch
 from jaxsink.recording import recorders as record
 from jaxsink.recording import reductions as reduce
 from jaxsink.sampling import autoregressive, diffusion
@@ -134,12 +133,12 @@ def test_window_logits_are_the_head_of_their_positions(family: str) -> None:
     shift = np.array([[2, 3, 4], [2, 2, 9]]) if family == "dream" else np.minimum(window, 9)
     np.testing.assert_array_equal(rows, shift)
     real = jnp.ones(tokens.shape, bool)
-    sequence = Sequence(jnp.asarray(tokens), jnp.zeros(tokens.shape, jnp.int32), real)
+    batch = Batch.make(model.config, jnp.asarray(tokens), real)._replace(outputs=rows)
     expected = np.take_along_axis(np.asarray(out.logits), shift[..., None], axis=1)
     for which in (model, model.unrolled()):  # which leaves out the other rows of its last layer
-        hidden, (received,), _ = transform(which, Pass(sequence, real, outputs=rows), (record.received(),), "naive")
-        np.testing.assert_allclose(logits(which, hidden), expected, atol=1e-5)
-        np.testing.assert_allclose(received.sum(axis=-1), 10, rtol=1e-5)
+        window_out = which(batch, recorders=(record.received(),))
+        np.testing.assert_allclose(window_out.logits, expected, atol=1e-5)
+        np.testing.assert_allclose(window_out.record[0].sum(axis=-1), 10, rtol=1e-5)
 
 
 def test_unrolled_and_blocked_models_write_the_same() -> None:

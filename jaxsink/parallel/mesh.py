@@ -11,9 +11,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.sharding import DATA, MODEL, in_parts
+from jaxsink.nn.sharding import mesh_of as mesh_of
 from jaxsink.nn.transformer import Model, named_leaves
-
-DATA, MODEL, COPIES = "data", "model", "copies"
 
 # Logical axis -> mesh axis; axes that are not named stay whole on every device.
 MESH_AXIS = {"batch": DATA, "heads": MODEL, "kv_heads": MODEL, "mlp": MODEL, "vocab": MODEL}
@@ -66,7 +66,8 @@ def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedS
         raise JaxsinkError(
             f"the mesh needs an axis named {MODEL!r}, and has {tuple(mesh.shape)}; see parallel.make_mesh."
         )
-    counts = {"heads": config.heads, "kv_heads": config.kv_heads, "mlp": config.mlp_width, "vocab": config.vocab}
+    widths = math.gcd(*(segment.mlp_width for segment in config.segments))
+    counts = {"heads": config.heads, "kv_heads": config.kv_heads, "mlp": widths, "vocab": config.vocab}
     logical = next((axes for end, axes in LOGICAL_AXES.items() if name.endswith(end)), ())
     parts = [1 if axis is None else math.gcd(counts[axis], mesh.shape[MODEL]) for axis in logical]
     spec = [
@@ -75,26 +76,8 @@ def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedS
     return NamedSharding(in_parts(mesh, max(parts, default=1)), PartitionSpec(*[None] * (rank - len(logical)), *spec))
 
 
-def in_parts(mesh: Mesh, parts: int) -> Mesh:
-    """The same devices with a model axis of `parts`, and an axis of copies beside it if there are more devices."""
-    if parts in (1, mesh.shape[MODEL]):
-        return mesh
-    grid = mesh.devices.reshape(*mesh.devices.shape[:-1], parts, -1)
-    return Mesh(grid, (*mesh.axis_names, COPIES), axis_types=(*mesh.axis_types, AxisType.Auto))
-
-
 def shard(model: Model, mesh: Mesh) -> Model:
     """The model with its weights laid out on the mesh; `load(path, mesh=mesh)` does it while reading."""
     leaves, treedef = named_leaves(model)
     placed = [jax.device_put(x, sharding_of(name, x.ndim, model.config, mesh)) for name, x in leaves]
     return jax.tree.unflatten(treedef, placed)
-
-
-def mesh_of(model: Model) -> Mesh | None:
-    """The mesh that the weights lie on; None for a model on one device."""
-    for leaf in jax.tree.leaves(model):
-        sharding = getattr(leaf, "sharding", None)
-        if isinstance(sharding, NamedSharding) and sharding.mesh.axis_names == (DATA, MODEL):
-            assert isinstance(sharding.mesh, Mesh)
-            return sharding.mesh
-    return None

@@ -17,7 +17,9 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.parallel.mesh import DATA, MODEL
+from jaxsink.nn.sharding import DATA
+from jaxsink.nn.sharding import keep_rows as keep_rows
+from jaxsink.nn.sharding import layout_of as layout_of
 
 
 def check_devices(devices: Any) -> tuple[Any, ...]:
@@ -97,22 +99,3 @@ def place_rows(x: np.ndarray, mesh: Mesh | None, axis: int = 0) -> Array:
     if mesh is None:
         return jnp.asarray(x)
     return jax.make_array_from_callback(x.shape, rows_sharding(mesh, axis), lambda index: x[index])
-
-
-def layout_of(shape: tuple[int, ...], mesh: Mesh, axis: int = 0, heads: int | None = None) -> NamedSharding:
-    """Rows (at `axis`) lie along the data axis, heads along the model axis, as far as both divide."""
-    spec: list[str | None] = [None] * len(shape)
-    for place, name in ((axis, DATA), (heads, MODEL)):
-        if place is not None and -len(shape) <= place < len(shape) and shape[place] % mesh.shape[name] == 0:
-            spec[place] = name
-    return NamedSharding(mesh, PartitionSpec(*spec))
-
-
-def keep_rows(tree: Any, mesh: Mesh | None, axis: int = 0, heads: int | None = None) -> Any:
-    """Inside jit: everything lies as `layout_of` says.
-
-    Said for everything that leaves a program, because the compiler may choose layouts that no mesh axis describes.
-    """
-    if mesh is None:
-        return tree
-    return jax.tree.map(lambda x: lax.with_sharding_constraint(x, layout_of(x.shape, mesh, axis, heads)), tree)

@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsink.nn.attention import Sequence
+from jaxsink.nn.batch import Batch, Execution
+from jaxsink.nn.cache import Cache
 from jaxsink.nn.compilation import model_jit
-from jaxsink.nn.transformer import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
-from jaxsink.recording.recorders import Recorder, Tap, last_row
+from jaxsink.nn.transformer import Model, empty_cache
+from jaxsink.recording.recorders import Recorder, last_row
 from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.diffusion import Given, Settings, first_drop, laid_out, loop_steps, next_drop
 from jaxsink.sampling.interventions import ranks_on_clean
@@ -80,11 +81,12 @@ def _prefill(model: Model, carry: Carry, given: Given, settings: Settings) -> Ca
     """Fill the caches with the prompt, but for its last token, which step 0 runs."""
     count = settings.prompt - 1
     mask = given.mask & (jnp.arange(given.mask.shape[1]) < count)
-    sequence = Sequence(carry.tokens, token_kinds(model.config, carry.tokens, given.prompt), mask)
-    run = Pass(sequence, mask, cache=carry.cache, start=0, queries=count, mesh=settings.mesh)
-    _, sums, cache = transform(model, run, added_up(settings), settings.backend)
-    assert cache is not None
-    return carry._replace(cache=cache, sums=sums, clean=None if carry.clean is None else jax.tree.map(jnp.copy, cache))
+    batch = Batch.make(model.config, carry.tokens, mask, prompt=given.prompt)._replace(queries=count)
+    execution = Execution(settings.backend, settings.mesh)
+    out = model(batch, cache=carry.cache, recorders=added_up(settings), execution=execution, head=False)
+    assert out.cache is not None
+    clean = None if carry.clean is None else jax.tree.map(jnp.copy, out.cache)
+    return carry._replace(cache=out.cache, sums=out.record, clean=clean)
 
 
 def _step(
@@ -104,7 +106,7 @@ def _step(
     if adding and record_now:
         values = _with_sums(values, sums, carry, given, settings, config)
 
-    scores = logits(model, hidden[:, 0])
+    scores = model.logits(hidden[:, 0])
     token = sampler.next_token(scores, carry.step, settings.prompt, given.draws)
     at = settings.prompt + carry.step
     if settings.forced:
@@ -123,12 +125,12 @@ def _step(
     return carry, values
 
 
-def _now(carry: Carry, given: Given, settings: Settings, config: Any) -> tuple[Array, Array, Sequence]:
-    """(index of the token that runs, mask of the tokens so far, the sequence as statistics see it)."""
+def _now(carry: Carry, given: Given, settings: Settings, config: Any) -> Batch:
+    """The tokens so far, of which the last one runs."""
     at = settings.prompt - 1 + carry.step
     mask = given.mask & (jnp.arange(given.mask.shape[1]) <= at)
-    kinds = token_kinds(config, carry.tokens, given.prompt)
-    return at, mask, Sequence(carry.tokens, kinds, mask & ~carry.done[:, None])
+    batch = Batch.make(config, carry.tokens, mask, prompt=given.prompt, done=carry.done)
+    return batch._replace(start=at, queries=1)
 
 
 def _run_last(
@@ -140,11 +142,10 @@ def _run_last(
     recorders: tuple[Recorder, ...],
     cache: Cache,
 ) -> tuple[Array, tuple[Any, ...], Cache]:
-    at, mask, sequence = _now(carry, given, settings, model.config)
-    run = Pass(sequence, mask, drop=drop, cache=cache, start=at, queries=1, mesh=settings.mesh)
-    hidden, values, cache_ = transform(model, run, recorders, settings.backend)
-    assert cache_ is not None
-    return hidden, values, cache_
+    batch, execution = _now(carry, given, settings, model.config), Execution(settings.backend, settings.mesh)
+    out = model(batch, cache=cache, drop=drop, recorders=recorders, execution=execution, head=False)
+    assert out.cache is not None
+    return out.hidden, out.record, out.cache
 
 
 def adds_up(recorder: Recorder) -> bool:
@@ -170,12 +171,7 @@ def _with_sums(
     values: tuple[Any, ...], sums: tuple[Any, ...], carry: Carry, given: Given, settings: Settings, config: Any
 ) -> tuple[Any, ...]:
     """All recorders' values in order: sums over the queries so far, reduced layer by layer, among those of this step."""
-    _, _, sequence = _now(carry, given, settings, config)
-    nothing: Any = None
-    tap = Tap(
-        layer=nothing, probs=None, rows=nothing, row_index=nothing, row_kind=nothing, q=nothing, k=nothing, v=nothing,
-        hidden=nothing, mask=sequence.counted, tokens=sequence.tokens, key_kind=sequence.kind,
-    )  # fmt: skip
+    keys = _now(carry, given, settings, config).keys
 
     def unless_done(total: Array) -> Array:
         """[L,B,...]: rows that have finished have no statistics."""
@@ -184,7 +180,7 @@ def _with_sums(
         return jnp.where(carry.done.reshape(1, -1, *[1] * (total.ndim - 2)), 0, total)
 
     def reduced(recorder: Recorder, total: Any) -> Any:
-        return jax.vmap(lambda value: recorder.finish(value, tap))(jax.tree.map(unless_done, total))
+        return jax.vmap(lambda value: recorder.finish(value, keys))(jax.tree.map(unless_done, total))
 
     of_step, of_all = iter(values), iter(sums)
     return tuple(reduced(r, next(of_all)) if adds_up(r) else next(of_step) for r in settings.plan.recorders)

@@ -7,7 +7,6 @@ on the window that may change; the sampler decides; tokens are committed. Nothin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,9 +16,10 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.attention import Sequence
+from jaxsink.nn.batch import Batch, Execution
+from jaxsink.nn.cache import Cache
 from jaxsink.nn.compilation import model_jit
-from jaxsink.nn.transformer import Cache, Model, Pass, empty_cache, logits, token_kinds, transform
+from jaxsink.nn.transformer import Model, empty_cache
 from jaxsink.parallel.rows import keep_rows
 from jaxsink.recording.recorders import Recorder
 from jaxsink.recording.spec import Plan, packed, zeros_like_shapes
@@ -233,10 +233,10 @@ def _window_logits(
     outputs: Array,
 ) -> tuple[Array, tuple[Any, ...]]:
     """(f32[B,W,V], records): the whole sequence through the layers, and the head where it can matter."""
-    sequence = Sequence(tokens, token_kinds(model.config, tokens, given.prompt), given.mask & ~done[:, None])
-    run = Pass(sequence, given.mask, drop=drop, outputs=outputs, mesh=settings.mesh)
-    hidden, values, _ = transform(model, run, recorders, settings.backend)
-    return logits(model, hidden), values
+    batch = Batch.make(model.config, tokens, given.mask, prompt=given.prompt, done=done)._replace(outputs=outputs)
+    out = model(batch, drop=drop, recorders=recorders, execution=Execution(settings.backend, settings.mesh))
+    assert out.logits is not None
+    return out.logits, out.record
 
 
 def head_rows(config: Any, index: Array, first: Array | int, count: int) -> Array:
@@ -261,21 +261,21 @@ def _cached_logits(
     config, length = model.config, carry.tokens.shape[1]
     begin = window.position[0, 0]
     queries = partial_queries(settings.sampler)
-    kinds = token_kinds(config, carry.tokens, given.prompt)
-    sequence = Sequence(carry.tokens, kinds, given.mask & ~carry.done[:, None])
+    batch = Batch.make(config, carry.tokens, given.mask, prompt=given.prompt, done=carry.done)
     room = carry.cache.length - length  # so that the queries of a late block do not run over the end
     if room:
-        sequence = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, room))), sequence)
+        arrays = {name: getattr(batch, name) for name in ("tokens", "mask", "kind", "counted")}
+        batch = batch._replace(**{name: jnp.pad(x, ((0, 0), (0, room))) for name, x in arrays.items()})
         drop = None if drop is None else jnp.pad(drop, ((0, 0), (0, 0), (0, 0), (0, room)))
-        recorders = tuple(showing(length, recorder) for recorder in recorders)
-    mask = jnp.pad(given.mask, ((0, 0), (0, room)))
+        recorders = tuple(recorder.of_first_keys(length) for recorder in recorders)
+    execution = Execution(settings.backend, settings.mesh)
 
     def run(start: Any, queries: int) -> tuple[Array, tuple[Any, ...], Cache]:
         outputs = head_rows(config, window.position - start, 0, queries)
-        one = Pass(sequence, mask, None, drop, carry.cache, start, queries, outputs, settings.mesh)
-        hidden, values, cache = transform(model, one, recorders, settings.backend)
-        assert cache is not None
-        return logits(model, hidden), values, cache
+        one = batch._replace(start=start, queries=queries, outputs=outputs)
+        out = model(one, cache=carry.cache, drop=drop, recorders=recorders, execution=execution)
+        assert out.cache is not None and out.logits is not None
+        return out.logits, out.record, out.cache
 
     whole, part = partial(run, 0, length), partial(run, begin, queries)
     if jax.eval_shape(whole)[1] != jax.eval_shape(part)[1]:
@@ -289,31 +289,6 @@ def _cached_logits(
 def partial_queries(sampler: Any) -> int:
     """How many tokens run while a block is decoded with a cache."""
     return sampler.block_length if sampler.cache == "dual" else sampler.gen_length
-
-
-@dataclass(frozen=True)
-class _Showing:
-    """A recorder's function, or reduction, that sees the first `length` keys only."""
-
-    length: int
-    function: Callable[..., Any]
-
-    def __call__(self, *arguments: Any) -> Any:
-        *value, tap = arguments
-
-        def cut(x: Array | None, axis: int = 1) -> Array | None:
-            return None if x is None else lax.slice_in_dim(x, 0, self.length, axis=axis)
-
-        tap = tap._replace(
-            probs=cut(tap.probs, 3), k=cut(tap.k), v=cut(tap.v), mask=cut(tap.mask), tokens=cut(tap.tokens),
-            key_kind=cut(tap.key_kind),
-        )  # fmt: skip
-        return self.function(*value, tap)
-
-
-def showing(length: int, recorder: Recorder) -> Recorder:
-    reductions = tuple(_Showing(length, reduction) for reduction in recorder.reductions)
-    return replace(recorder, read=_Showing(length, recorder.read), reductions=reductions)
 
 
 def _commit(

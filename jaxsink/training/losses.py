@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsink.nn.attention import Sequence as Canvas
+from jaxsink.nn.batch import Batch
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.transformer import Model, Pass, logits, token_kinds, transform
+from jaxsink.nn.transformer import Model
 
 SMALLEST = 1e-3  # noise level of "bernoulli", as in LLaDA's code: 1/t stays finite
 
@@ -67,9 +67,9 @@ def predictions(model: Model, tokens: Array, real: Array, start: int, visible: A
     batch, length = tokens.shape
     places = jnp.broadcast_to(jnp.arange(start, length) - shifted, (batch, length - start))
     see = None if visible is None else jnp.broadcast_to(visible, (batch, length, length))
-    sequence = Canvas(tokens, token_kinds(model.config, tokens, None), counted=real)
-    hidden, _, _ = transform(model, Pass(sequence, real, see, outputs=places), (), "naive")
-    return logits(model, hidden)
+    out = model(Batch.make(model.config, tokens, real)._replace(visible=see, outputs=places))
+    assert out.logits is not None
+    return out.logits
 
 
 def cross_entropy(scores: Array, tokens: Array) -> Array:

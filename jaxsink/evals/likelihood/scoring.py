@@ -29,10 +29,10 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_two, round_up
 from jaxsink.evals.likelihood.canvases import canvases, count
 from jaxsink.evals.likelihood.fill import FillMasks
-from jaxsink.nn.attention import Sequence as Canvas
 from jaxsink.nn.attention import choose_backend
+from jaxsink.nn.batch import Batch, Execution
 from jaxsink.nn.compilation import model_jit
-from jaxsink.nn.transformer import Model, Pass, logits, token_kinds, transform
+from jaxsink.nn.transformer import Model
 from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.parallel.rows import keep_rows, place_rows
@@ -226,9 +226,10 @@ def _score(
     places = jnp.maximum(jnp.arange(length - width, length) - config.shift_logits, 0)
 
     def run(tokens: Array, drop: Array | None, recorders: Any = ()) -> tuple[Array, Any]:
-        sequence = Canvas(tokens, token_kinds(config, tokens, given), counted=real)
-        one = Pass(sequence, real, drop=drop, outputs=jnp.broadcast_to(places, (batch, width)), mesh=mesh)
-        return transform(model, one, recorders, backend)[:2]
+        one = Batch.make(config, tokens, real, prompt=given)
+        one = one._replace(outputs=jnp.broadcast_to(places, (batch, width)))
+        out = model(one, drop=drop, recorders=recorders, execution=Execution(backend, mesh), head=False)
+        return out.hidden, out.record
 
     drop = None
     if intervene is not None:
@@ -242,9 +243,9 @@ def _score(
 
     def head(part: tuple[list[Array], Array]) -> tuple[Array, Array]:
         states, target = part
-        scores = logits(model, states[0])
+        scores = model.logits(states[0])
         if cfg_scale:
-            unguided = logits(model, states[1])
+            unguided = model.logits(states[1])
             scores = unguided + (cfg_scale + 1) * (scores - unguided)
         picked = jnp.take_along_axis(scores, target[..., None], axis=-1)[..., 0]
         return picked - jax.nn.logsumexp(scores, axis=-1), scores.argmax(axis=-1) == target
