@@ -41,7 +41,10 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxsink.nn import attention
+from jaxsink.nn.batch import Execution, Keys
+from jaxsink.nn.context import LayerContext, Queries, Visibility
 from jaxsink.nn.kernels import tiles
+from jaxsink.nn.taps import Tap
 from jaxsink.parallel import make_mesh
 from jaxsink.recording.recorders import received, received_by_query
 
@@ -54,7 +57,7 @@ RECORDS = {"by kind": (received_by_query(),), "all": (received(),), "none": ()} 
 HEADS = 4  # as many as one of eight chips has of an 8B model
 
 
-def inputs(size: int, length: int, dtype: str, causal: bool, mesh: Any) -> attention.Inputs:
+def layer(size: int, length: int, dtype: str, causal: bool, mesh: Any, backend: str, record: str) -> Tap:
     """A layer as shapes, one sequence, every option that costs something on."""
     whole = NamedSharding(mesh, PartitionSpec())
 
@@ -63,10 +66,16 @@ def inputs(size: int, length: int, dtype: str, causal: bool, mesh: Any) -> atten
 
     q = of((1, length, HEADS, size), dtype)
     mask, number = of((1, length), bool), of((1, length), jnp.int32)
-    see = attention.Visibility(mask, number, number, of((length,), jnp.int32), None, causal, None, None, None)
-    drop = of((1, HEADS, length), bool)
-    sequence = attention.Sequence(number, number, mask)
-    return attention.Inputs(q, q, q, see, drop, mask, number, of((1, length, 8), dtype), of((), jnp.int32), sequence)
+    context = LayerContext(
+        Keys(mask, number, number),
+        Queries(mask, of((length,), jnp.int32), number, number),
+        Visibility(mask, number, causal=causal),
+        layer=of((), jnp.int32),
+        drop=of((1, HEADS, length), bool),
+        recorders=RECORDS[record],
+        execution=Execution(backend, mesh),
+    )
+    return Tap(context, q, q, q, of((1, length, 8), dtype))
 
 
 def compile_layer(
@@ -75,19 +84,10 @@ def compile_layer(
     bounds = {"chips_per_host_bounds": (1, 1, 1)} if topology.endswith("1x1") else {}
     device = topologies.get_topology_desc(platform="tpu", topology_name=topology, **bounds).devices[0]
     mesh = make_mesh(1, 1, [device])
-    x = inputs(size, length, dtype, causal, mesh)
-    leaves, treedef = jax.tree.flatten(x)
-    is_array = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
-
-    def run(arrays: list[Any]) -> Any:
-        arrays_ = iter(arrays)
-        both = zip(leaves, is_array, strict=True)
-        y = jax.tree.unflatten(treedef, [next(arrays_) if array else leaf for leaf, array in both])
-        return attention.attend(y._replace(mesh=mesh), RECORDS[record], name)
-
+    tap = layer(size, length, dtype, causal, mesh, name, record)
     before, begun = set(DUMPS.iterdir()), time.perf_counter()
     with jax.set_mesh(mesh):
-        compiled = jax.jit(run).lower([leaf for leaf, array in zip(leaves, is_array, strict=True) if array]).compile()
+        compiled = jax.jit(attention.attend).lower(tap).compile()
     text = compiled.as_text()
     cycles = estimated_cycles(text)
     cut, wide, item = None, tiles.up_to(size, 128), jnp.dtype(dtype).itemsize

@@ -11,10 +11,10 @@ from typing import Any
 
 from jaxsink.checkpoints.gcs import is_remote
 from jaxsink.checkpoints.hub import HUB_ID
+from jaxsink.checkpoints.origin import TOKENIZER_FILES, model_names
 from jaxsink.checkpoints.storage import dtype_name
 from jaxsink.checkpoints.writer import Writer, writer
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.origin import TOKENIZER_FILES, model_names
 from jaxsink.runs.progress import human_bytes
 from jaxsink.text.tokenizer import Tokenizer, check_special_ids
 from jaxsink.zoo.recommend import recommended_entry

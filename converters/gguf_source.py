@@ -154,7 +154,7 @@ def undo_interleaving(value: np.ndarray, heads: int) -> np.ndarray:
 
 def llama3_from_factors(factors: np.ndarray, config: dict[str, Any], path: Path) -> dict[str, Any]:
     """GGUF stores Llama 3.1's scaling as one divisor per frequency; find the published setting that makes it."""
-    from jaxsink.nn.layer import rope_frequencies
+    from jaxsink.nn.rope import rope_frequencies
 
     theta = config.get("rope_theta", 10000.0)
     if not isinstance(theta, float) or not theta > 1:

@@ -22,12 +22,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxsink.checkpoints.formats import foreign_formats
+from jaxsink.checkpoints.origin import TOKENIZER_FILES, origin_of
 from jaxsink.checkpoints.storage import IN_MEMORY, MANIFEST, Reader, dtype_name
 from jaxsink.checkpoints.writer import writer
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import WEIGHTS, explained, tree_bytes
-from jaxsink.nn.origin import TOKENIZER_FILES, Origin, origin_of
+from jaxsink.nn.origin import Origin
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import INT8, weights_dtype
 from jaxsink.nn.transformer import Model, abstract

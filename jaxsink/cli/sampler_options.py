@@ -86,7 +86,7 @@ def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Sampler | 
     sampler = base if args.tokens is None else base.with_length(args.tokens)
     if "block" in known:
         sampler = with_blocks(args, sampler)
-    sampler = replace(sampler, **{known[key]: value for key, value in given.items()})
+    sampler = sampler.with_settings({known[key]: value for key, value in given.items()})
     if sampler.is_autoregressive and not sampler.temperature and (sampler.top_p or sampler.top_k) is not None:
         raise JaxsinkError("--top-p and --top-k choose among tokens to draw from, and need a --temperature above 0.")
     sampler.check(config)

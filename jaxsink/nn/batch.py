@@ -1,19 +1,39 @@
-"""What one pass through the model runs on."""
+"""What one pass through the model runs on, and how."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
-from jaxtyping import Bool, Int
+from jax import Array, lax
+from jax.sharding import Mesh
+from jaxtyping import Bool, Int, Shaped
 
-if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
-    from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.display import describe
 
 MASKED, UNMASKED, PROMPT = range(3)
+KINDS = ("masked", "unmasked", "prompt")
+
+
+class Keys(NamedTuple):
+    """The whole sequence as recorders count it; all that the ready-made reductions need."""
+
+    mask: Bool[Array, "B S"]  # True = real token of a sequence that counts
+    tokens: Int[Array, "B S"]
+    kind: Int[Array, "B S"]  # MASKED, UNMASKED or PROMPT
+
+    @property
+    def key_kind(self) -> Int[Array, "B S"]:
+        """`kind`, under the name that a tap has for it: what reads one reads the other."""
+        return self.kind
+
+    def first_keys(self, length: int) -> Keys:
+        """The first `length` positions only."""
+        return Keys(*(x[:, :length] for x in self))
+
+    def __repr__(self) -> str:
+        return describe(self, self._fields)
 
 
 class Batch(NamedTuple):
@@ -45,6 +65,17 @@ class Batch(NamedTuple):
         counted = mask if done is None else mask & ~done[:, None]
         return cls(tokens, mask, token_kinds(config, tokens, prompt), counted)
 
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.counted, self.tokens, self.kind)
+
+    def that_run(self, x: Shaped[Array, "B S"]) -> Shaped[Array, "B Q"]:
+        """The part of it that belongs to the tokens that run."""
+        return x if self.queries is None else lax.dynamic_slice_in_dim(x, self.start, self.queries, axis=1)
+
+    def __repr__(self) -> str:
+        return describe(self, self._fields)
+
 
 class Execution(NamedTuple):
     """Static: how a pass is computed. It never changes the result."""
@@ -59,3 +90,10 @@ def token_kinds(config: ModelConfig, tokens: Int[Array, "B S"], prompt: Bool[Arr
     if prompt is not None:
         kind = jnp.where(prompt, PROMPT, kind)
     return kind if config.mask_id is None else jnp.where(tokens == config.mask_id, MASKED, kind)
+
+
+def token_positions(config: ModelConfig, mask: Bool[Array, "B S"]) -> Int[Array, "B S"]:
+    """0 at the first real token, so left padding never changes what a token sees of its distances."""
+    if config.skip_gaps:
+        return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
+    return jnp.maximum(jnp.arange(mask.shape[1]) - jnp.argmax(mask, axis=1, keepdims=True), 0)

@@ -1,11 +1,11 @@
 """ModelConfig: every switch that tells the model families apart, in one hashable record.
 
-Axis legend, used in every docstring and comment of the project:
+Axis legend, used in every annotation and docstring of the project:
 
     B batch          S sequence (keys)     Q queries of one call or block
     L layers         H heads               K key/value heads      G = H // K
     D head size      E model width         F mlp width            X experts
-    V vocabulary     T sampler steps       P prompt
+    V vocabulary     T sampler steps       P prompt               W window: queries whose outputs are wanted
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jaxsink.errors import JaxsinkError
+
+LATER = ("dense_layers", "dense_width", "rotary_dim")  # younger than the format: files without them stay as they were
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,7 @@ class ModelConfig:
     block_length: int | None = None  # block_causal: tokens see their own block and the blocks before it
     window: int | None = None  # sliding window: a query sees itself and the window - 1 keys before it
     window_layers: tuple[bool, ...] | None = None  # layers that use the window; None = all of them
-    shift_logits: bool = (
-        False  # Dream: the logits at position i predict token i + 1, though tokens are unmasked in place
-    )
+    shift_logits: bool = False  # Dream: the logits at position i predict token i + 1, but tokens are unmasked in place
 
     norm: Literal["rms", "layer"] = "rms"
     norm_eps: float = 1e-5
@@ -67,6 +67,8 @@ class ModelConfig:
     mlp: Literal["gated", "plain"] = "gated"
     activation: Literal["silu", "gelu", "gelu_tanh"] = "silu"
     experts: Experts | None = None
+    dense_layers: int = 0  # with experts: as many layers at the beginning have one mlp for all tokens instead …
+    dense_width: int | None = None  # … of this width; None = mlp_width
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
@@ -76,6 +78,7 @@ class ModelConfig:
     max_positions: int = 4096
     rope_theta: float = 10000.0
     rope_scaling: RopeScaling | None = None
+    rotary_dim: int | None = None  # so many numbers of each head turn, the first ones; None = all
     skip_gaps: bool = True  # positions count real tokens only; LLaDA counts every slot from the first real token on
 
     extra_sink: bool = False  # one token more that all see, that sees only itself, one place before the first token
@@ -99,6 +102,15 @@ class ModelConfig:
             raise JaxsinkError("config: block_length belongs to attention='block_causal', and is needed there.")
         if self.window_layers is not None and len(self.window_layers) != self.layers:
             raise JaxsinkError(f"config: window_layers names {len(self.window_layers)} of {self.layers} layers.")
+        if not 0 <= self.dense_layers < self.layers or (self.dense_layers and self.experts is None):
+            raise JaxsinkError(
+                f"config: dense_layers {self.dense_layers} must leave some of the {self.layers} layers to experts."
+            )
+        if self.dense_width is not None and (self.dense_width < 1 or not self.dense_layers):
+            raise JaxsinkError("config: dense_width is the mlp width of dense_layers, a positive whole number.")
+        turning = self.rotary_dim
+        if turning is not None and (self.positions != "rope" or turning % 2 or not 0 < turning <= self.head_dim):
+            raise JaxsinkError(f"config: rotary_dim must be even and at most the head size, not {turning}.")
         if self.experts and not 0 < self.experts.per_token <= self.experts.count:
             raise JaxsinkError(f"config: cannot route to {self.experts.per_token} of {self.experts.count} experts.")
         for name in ("mask_id", "bos_id", "pad_id", "eot_id"):
@@ -115,6 +127,30 @@ class ModelConfig:
         return self.mask_id is not None
 
     @property
+    def segments(self) -> tuple[ModelConfig, ...]:
+        """One configuration per run of layers with parameters of the same shapes; most models are one such run."""
+        dense = self.dense_layers
+        if not dense:
+            return (self,)
+        one_mlp = {
+            "experts": None,
+            "dense_layers": 0,
+            "dense_width": None,
+            "mlp_width": self.dense_width or self.mlp_width,
+        }
+        windows = self.window_layers
+        first, rest = (None, None) if windows is None else (windows[:dense], windows[dense:])
+        return (
+            self.replace(layers=dense, window_layers=first, **one_mlp),
+            self.replace(layers=self.layers - dense, window_layers=rest, dense_layers=0, dense_width=None),
+        )
+
+    @property
+    def widest_mlp(self) -> int:
+        """The largest mlp width of a layer."""
+        return max(segment.mlp_width for segment in self.segments)
+
+    @property
     def has_head(self) -> bool:
         """True when the head has weights of its own."""
         return not self.tied
@@ -123,8 +159,8 @@ class ModelConfig:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy; `from_dict` reads it back."""
-        return dataclasses.asdict(self)
+        """A JSON-ready copy; `from_dict` reads it back. Fields of `LATER` are left out where they say nothing."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if value or key not in LATER}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:

@@ -1,62 +1,147 @@
-"""Two ways through the layers: one compiled body scanned over stacked layers, or one body per layer.
+"""LayerStack: all layers of a model in order, by one compiled body scanned over stacked layers, or by one body per layer.
 
-Both run `run_layer(layer, x, cache, drop, index, use_window, recorders, last) -> (x, cache, records)` for every layer,
-and return (x, cache, one record per recorder with a leading layer axis). Only the unrolled loop knows the last layer.
+A stack consists of segments: layers of one shape, whose parameters are stacked. Most models are a single segment. One that
+begins with dense layers and goes on with experts has two, so that no layer asks what it is.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
+from jaxtyping import Bool, Int, PyTree
 
-from jaxsink.recording.recorders import Recorder
+from jaxsink.nn.cache import Cache
+from jaxsink.nn.context import LayerContext, select
+from jaxsink.nn.layer import Layer, Stream
+from jaxsink.nn.recorder import Recorder
 
-
-def scanned_layers(
-    layers: Any,
-    run_layer: Any,
-    x: Any,
-    cache: Any,
-    drop: Any,
-    windows: Any,
-    recorders: tuple[Recorder, ...],
-    count: int,
-) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Recorders of chosen layers write into slots that are carried along; the others' values are stacked."""
-    everywhere = tuple(r for r in recorders if r.layers is None)
-    somewhere = tuple(r for r in recorders if r.layers is not None)
-    indices = jnp.arange(count)
-
-    def body(carry: Any, of_layer: Any) -> Any:
-        x, cache, slots = carry
-        layer, drop, index, use_window = of_layer
-        x, cache, values = run_layer(layer, x, cache, drop, index, use_window, everywhere + somewhere, False)
-        chosen = zip(slots, values[len(everywhere) :], somewhere, strict=True)
-        slots = tuple(write_slot(slot, value, recorder, index) for slot, value, recorder in chosen)
-        return (x, cache, slots), values[: len(everywhere)]
-
-    def first_layer() -> Any:
-        layer, drop_, index, use_window = jax.tree.map(lambda y: y[0], (layers, drop, indices, windows))
-        return run_layer(layer, x, cache, drop_, index, use_window, somewhere, False)[2]
-
-    slots = ()
-    if somewhere:
-        like = jax.eval_shape(first_layer)
-        slots = tuple(empty_slots(r, value) for r, value in zip(somewhere, like, strict=True))
-    (x, cache, slots), kept = lax.scan(body, (x, cache, slots), (layers, drop, indices, windows))
-    by_layer, by_slot = iter(kept), iter(slots)
-    return x, cache, tuple(next(by_layer if r.layers is None else by_slot) for r in recorders)
+Records = tuple[PyTree[Array], ...]  # one per recorder
+Carry = tuple[Stream, Cache | None, Records]  # what scanned layers hand on; the records are slots
+Windows = Bool[np.ndarray, " L"] | None  # layers that use the sliding window; None = all, or there is none
 
 
-def empty_slots(recorder: Recorder, like: Any) -> Any:
+class StackInputs(NamedTuple):
+    """What a pass gives to its layers beside the context."""
+
+    drop: Array | None = None  # bool[L,B,H,S], or f32[L,B,H,S] factors
+    cache: Cache | None = None
+    start: Int[Array, ""] | int = 0  # position from which keys and values are written into the cache
+    outputs: Int[Array, "B W"] | None = None  # the queries that are wanted after the last layer; None = all
+
+
+class StackOutput(NamedTuple):
+    stream: Stream
+    cache: Cache | None
+    record: Records  # each leaf with a leading layer axis
+
+
+class LayerStack(NamedTuple):
+    segments: tuple[Layer, ...]
+    unrolled: bool  # every segment is a single layer, without a layer axis
+    windows: Windows = None
+
+    def __call__(self, stream: Stream, context: LayerContext, given: StackInputs) -> StackOutput:
+        """Through all layers. Where few outputs are wanted, an unrolled stack runs the end of its last layer for those."""
+        if self.unrolled:
+            return self._unroll(stream, context, given)
+        out = self._scan(stream, context, given)
+        return out._replace(stream=out.stream._replace(x=select(out.stream.x, given.outputs)))
+
+    def _scan(self, stream: Stream, context: LayerContext, given: StackInputs) -> StackOutput:
+        """Recorders of chosen layers write into slots that are carried along; the others' values are stacked."""
+        everywhere = tuple(r for r in context.recorders if r.layers is None)
+        somewhere = tuple(r for r in context.recorders if r.layers is not None)
+
+        def run(
+            carry: Carry, of_layer: PyTree[Array], recorders: tuple[Recorder, ...]
+        ) -> tuple[Stream, Cache | None, Records]:
+            stream, cache, _ = carry
+            layer, drop, index, use_window = of_layer
+            slot = None if cache is None else cache.slot(index, given.start)
+            out = layer(stream, context.at(index, drop, use_window, recorders), slot)
+            if cache is not None and out.slot is not None:
+                cache = cache.put(out.slot, index)
+            return out.stream, cache, out.record
+
+        def body(carry: Carry, of_layer: PyTree[Array]) -> tuple[Carry, Records]:
+            stream, cache, values = run(carry, of_layer, everywhere + somewhere)
+            kept, chosen = values[: len(everywhere)], values[len(everywhere) :]
+            index = of_layer[2]
+            slots = tuple(write_slot(*one, index) for one in zip(carry[2], chosen, somewhere, strict=True))
+            return (stream, cache, slots), kept
+
+        carry: Carry = (stream, given.cache, ())
+        parts = list(self._parts(given.drop))
+        if somewhere:
+            like = jax.eval_shape(lambda: run(carry, jax.tree.map(lambda x: x[0], parts[0]), somewhere)[2])
+            carry = (stream, given.cache, tuple(map(empty_slot, somewhere, like)))
+        kept = []
+        for part in parts:
+            carry, values = lax.scan(body, carry, part)
+            kept.append(values)
+        stream, cache, slots = carry
+        by_layer = iter(kept[0] if len(kept) == 1 else jax.tree.map(lambda *xs: jnp.concatenate(xs), *kept))
+        by_slot = iter(slots)
+        records = tuple(next(by_layer if r.layers is None else by_slot) for r in context.recorders)
+        return StackOutput(stream, cache, records)
+
+    def _parts(self, drop: Array | None) -> Iterator[PyTree[Array]]:
+        """What each scan goes over: (layers, drop, index, use_window) of a segment."""
+        sizes = [segment.attention_norm.weight.shape[0] for segment in self.segments]
+        indices, first = jnp.arange(sum(sizes)), 0
+        for segment, size in zip(self.segments, sizes, strict=True):
+            shared = (drop, indices, self.windows)
+            if size < sum(sizes):
+                shared = jax.tree.map(lambda x, first=first, size=size: x[first : first + size], shared)
+            yield segment, *shared
+            first += size
+
+    def _unroll(self, stream: Stream, context: LayerContext, given: StackInputs) -> StackOutput:
+        """Each layer runs only the recorders that want it."""
+        recorders, last = context.recorders, len(self.segments) - 1
+        to_the_end = reads_after_attention(recorders, last)
+        values: list[dict[int, PyTree[Array]]] = [{} for _ in recorders]
+        cache = given.cache
+        for index, layer in enumerate(self.segments):
+            numbers = [n for n, r in enumerate(recorders) if r.layers is None or index in r.layers]
+            wanted = tuple(recorders[n] for n in numbers)
+            outputs = given.outputs if index == last and not to_the_end else None
+            drop = None if given.drop is None else given.drop[index]
+            use_window = None if self.windows is None else jnp.asarray(self.windows[index])
+            slot = None if cache is None else cache.slot(index, given.start)
+            out = layer(stream, context.at(jnp.asarray(index), drop, use_window, wanted, outputs), slot)
+            stream = out.stream
+            if cache is not None and out.slot is not None:
+                cache = cache.put(out.slot, index)
+            for n, value in zip(numbers, out.record, strict=True):
+                values[n][index] = value
+        if to_the_end:
+            stream = stream._replace(x=select(stream.x, given.outputs))
+        return StackOutput(stream, cache, tuple(map(stacked, recorders, values)))
+
+
+def reads_after_attention(recorders: tuple[Recorder, ...], layer: int) -> bool:
+    """Then all queries have to go through the whole layer, wanted or not."""
+    return any(r.tap in ("mlp", "residual") and (r.layers is None or layer in r.layers) for r in recorders)
+
+
+def stacked(recorder: Recorder, values: dict[int, PyTree[Array]]) -> PyTree[Array]:
+    """The values of the recorder's layers, in its order."""
+    order = range(len(values)) if recorder.layers is None else recorder.layers
+    return jax.tree.map(lambda *xs: jnp.stack(xs), *[values[layer] for layer in order])
+
+
+def empty_slot(recorder: Recorder, like: PyTree[jax.ShapeDtypeStruct]) -> PyTree[Array]:
     count = len(recorder.layers or ())
     return jax.tree.map(lambda s: jnp.zeros((count, *s.shape), s.dtype), like)
 
 
-def write_slot(slot: Any, value: Any, recorder: Recorder, index: Array) -> Any:
+def write_slot(slot: PyTree[Array], value: PyTree[Array], recorder: Recorder, index: Int[Array, ""]) -> PyTree[Array]:
     """Put this layer's value where `recorder.layers` names the layer; leave the slots alone elsewhere."""
     here = jnp.array(recorder.layers) == index
 
@@ -64,35 +149,3 @@ def write_slot(slot: Any, value: Any, recorder: Recorder, index: Array) -> Any:
         return jnp.where(here.reshape(-1, *[1] * new.ndim), new[None], old)
 
     return lax.cond(here.any(), lambda: jax.tree.map(put, slot, value), lambda: slot)
-
-
-def unrolled_layers(
-    layers: Any,
-    run_layer: Any,
-    x: Any,
-    cache: Any,
-    drop: Any,
-    windows: Any,
-    recorders: tuple[Recorder, ...],
-    count: int,
-) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Each layer runs only the recorders that want it."""
-    values: list[dict[int, Any]] = [{} for _ in recorders]
-    for index in range(count):
-        numbers = [n for n, r in enumerate(recorders) if r.layers is None or index in r.layers]
-        drop_here = None if drop is None else drop[index]
-        use_window = None if windows is None else jnp.asarray(windows[index])
-        wanted = tuple(recorders[n] for n in numbers)
-        last = index == count - 1
-        x, cache, here = run_layer(layers[index], x, cache, drop_here, index, use_window, wanted, last)
-        for n, value in zip(numbers, here, strict=True):
-            values[n][index] = value
-    order = [r.layers if r.layers is not None else range(count) for r in recorders]
-    return (
-        x,
-        cache,
-        tuple(
-            jax.tree.map(lambda *xs: jnp.stack(xs), *[by_layer[i] for i in wanted])
-            for by_layer, wanted in zip(values, order, strict=True)
-        ),
-    )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.core import Tracer
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
@@ -57,18 +59,18 @@ def sentence(what: str, needs: dict[str, int], asked: int | None = None) -> str:
     return f"out of memory: {what} needs at least {human_bytes(total)} ({shown}){at_once}; try {advice} or {LAST}."
 
 
-def activation_bytes(config: ModelConfig, sequences: int, queries: int, dtype: Any) -> int:
+def activation_bytes(config: ModelConfig, sequences: int, queries: int, dtype: DTypeLike) -> int:
     """What one layer makes of the tokens that run, at least: its input, the widened mlp and the residual stream."""
-    widened = config.mlp_width * (2 if config.mlp == "gated" else 1)
+    widened = config.widest_mlp * (2 if config.mlp == "gated" else 1)
     return sequences * queries * (2 * config.width + widened) * jnp.dtype(dtype).itemsize
 
 
-def tree_bytes(tree: Any) -> int:
+def tree_bytes(tree: PyTree[Array]) -> int:
     """Of all arrays, or shapes of arrays, in a pytree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def wait_on_cpu(array: Any) -> None:
+def wait_on_cpu(array: object) -> None:
     """A CPU says that memory ran out when a result is read, not when the program is started; others say so at once."""
     if isinstance(array, jax.Array) and not isinstance(array, Tracer):
         platforms = {device.platform for device in array.devices()}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
+from jax import Array
 from jaxtyping import PyTree
 
+from jaxsink.nn.recorder import TreeDef
 
-def named_leaves(model: PyTree) -> tuple[list[tuple[str, Any]], Any]:
-    """([(name, array or shape)], treedef); names are attribute paths such as "layers.attention.q.weight"."""
+
+def named_leaves(model: PyTree) -> tuple[list[tuple[str, Array]], TreeDef]:
+    """([(name, array)], treedef); names are attribute paths such as "layers.attention.q.weight"."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(model)
 
-    def name(path: tuple[Any, ...]) -> str:
-        return ".".join(str(getattr(key, "name", getattr(key, "key", ""))) for key in path).removesuffix(".value")
+    def name(path: tuple[object, ...]) -> str:
+        return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
 
     return [(name(path), leaf) for path, leaf in leaves], treedef

@@ -9,16 +9,16 @@ fewer chips must share them (docs/tpu-performance.md).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jaxtyping import Float, Float32, Int8, PyTree
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.transformer import Model
 
 INT8 = "int8"
 BESIDE = "bfloat16"  # the type of everything that is not rounded, if a checkpoint is loaded as int8
@@ -41,19 +41,31 @@ def scale_name(name: str) -> str:
     return name.removesuffix("weight") + "scale"
 
 
-def rounded(weight: Array) -> tuple[Array, Array]:
-    """[...,out,in] -> (i8[...,out,in], f32[...,out]); whole number times scale is the weight, to half a scale."""
+def rounded(weight: Float[Array, "*lead O I"]) -> tuple[Int8[Array, "*lead O I"], Float32[Array, "*lead O"]]:
+    """(whole numbers, scales); whole number times scale is the weight, to half a scale."""
     exact = weight.astype(jnp.float32)
     scale = jnp.abs(exact).max(axis=-1) / STEPS
     whole = jnp.round(exact / jnp.where(scale > 0, scale, 1.0)[..., None])
     return whole.astype(jnp.int8), scale
 
 
-def quantized(model: Model) -> Model:
+class HasLayers(Protocol):
+    """As much as rounding needs to know of a model."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def layers(self) -> nnx.Pytree: ...
+
+
+OfModel = TypeVar("OfModel", bound=HasLayers)
+
+
+def quantized(model: OfModel) -> OfModel:
     """The same model with 8-bit weights in its layers; everything else as it is."""
     check_int8(model.config)
-    other: Any = jax.tree.map(lambda x: x, model)
-    for layer in other.layers if model.is_unrolled else [other.layers]:
+    other = jax.tree.map(lambda x: x, model)
+    for layer in other.layers if isinstance(other.layers, nnx.List) else [other.layers]:
         for part, names in ROUNDED.items():
             for linear in (getattr(getattr(layer, part), name) for name in names):
                 if linear is not None:
@@ -62,7 +74,7 @@ def quantized(model: Model) -> Model:
     return other
 
 
-def weights_dtype(model: Model) -> str:
+def weights_dtype(model: PyTree[Array]) -> str:
     """The name under which `load` gives such a model: "int8" if its layers are rounded, else the type of all weights."""
     if any(leaf.dtype == INT8 for leaf in jax.tree.leaves(model)):
         return INT8

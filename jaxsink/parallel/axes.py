@@ -16,7 +16,7 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from jaxsink.parallel.layout import keep_layout
+from jaxsink.nn.sharding import keep_layout
 from jaxsink.parallel.pmap import merge_batch, split_batch
 
 T = TypeVar("T")

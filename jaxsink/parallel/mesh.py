@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PyTree
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.parameters import named_leaves
+from jaxsink.nn.sharding import DATA, MODEL, in_parts
+from jaxsink.nn.sharding import mesh_of as mesh_of
 
 if TYPE_CHECKING:
     from jaxlib._jax import Device
 else:
     Device = jax.Device
-
-DATA, MODEL, COPIES = "data", "model", "copies"
 
 MESH_AXIS = {"batch": DATA, "heads": MODEL, "kv_heads": MODEL, "mlp": MODEL, "vocab": MODEL}
 """Logical axis -> mesh axis; axes that are not named stay whole on every device."""
@@ -82,7 +81,8 @@ def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedS
         raise JaxsinkError(
             f"the mesh needs an axis named {MODEL!r}, and has {tuple(mesh.shape)}; see parallel.make_mesh."
         )
-    counts = {"heads": config.heads, "kv_heads": config.kv_heads, "mlp": config.mlp_width, "vocab": config.vocab}
+    widths = math.gcd(*(segment.mlp_width for segment in config.segments))
+    counts = {"heads": config.heads, "kv_heads": config.kv_heads, "mlp": widths, "vocab": config.vocab}
     logical = next((axes for end, axes in LOGICAL_AXES.items() if name.endswith(end)), ())
     parts = [1 if axis is None else math.gcd(counts[axis], mesh.shape[MODEL]) for axis in logical]
     spec = [
@@ -91,26 +91,8 @@ def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedS
     return NamedSharding(in_parts(mesh, max(parts, default=1)), PartitionSpec(*[None] * (rank - len(logical)), *spec))
 
 
-def in_parts(mesh: Mesh, parts: int) -> Mesh:
-    """The same devices with a model axis of `parts`, and an axis of copies beside it if there are more devices."""
-    if parts in (1, mesh.shape[MODEL]):
-        return mesh
-    grid = mesh.devices.reshape(*mesh.devices.shape[:-1], parts, -1)
-    return Mesh(grid, (*mesh.axis_names, COPIES), axis_types=(*mesh.axis_types, AxisType.Auto))
-
-
 def shard(model: M, mesh: Mesh) -> M:
     """The model with its weights on the mesh; `load(path, mesh=mesh)` does it while reading."""
     leaves, treedef = named_leaves(model)
     placed = [jax.device_put(x, sharding_of(name, x.ndim, model.config, mesh)) for name, x in leaves]
     return jax.tree.unflatten(treedef, placed)
-
-
-def mesh_of(model: PyTree) -> Mesh | None:
-    """The mesh that the weights lie on; None for a model on one device."""
-    for leaf in jax.tree.leaves(model):
-        sharding = getattr(leaf, "sharding", None)
-        if isinstance(sharding, NamedSharding) and sharding.mesh.axis_names == (DATA, MODEL):
-            assert isinstance(sharding.mesh, Mesh)
-            return sharding.mesh
-    return None

@@ -13,21 +13,25 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float32, Int
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.recording.recorders import QUERY_KINDS, Tap
+from jaxsink.nn.batch import KINDS
+from jaxsink.nn.recorder import SeesKeys
+
+Received = Float32[Array, "B H S"]
 
 
 @dataclass(frozen=True)
 class top:  # noqa: N801 - reads as a function
     """{"score": f32[B,H,k], "position": i32[B,H,k]}, largest first; equal scores in order of position.
 
-    Where fewer than k keys are real, both are 0; so they are for a row that has finished, as all its statistics.
+    Where fewer than k keys are real, both are 0; so they are for a sequence that has finished, as all its statistics.
     """
 
     k: int
 
-    def __call__(self, value: Array, tap: Tap) -> dict[str, Array]:
+    def __call__(self, value: Received, tap: SeesKeys) -> dict[str, Array]:
         if not 0 < self.k <= value.shape[-1]:
             raise JaxsinkError(f"reduce.top: k must lie between 1 and the {value.shape[-1]} keys, and is {self.k}.")
         score, position = lax.top_k(jnp.where(tap.mask[:, None, :], value, -jnp.inf), self.k)
@@ -41,7 +45,7 @@ class sink_counts:  # noqa: N801
 
     eps: tuple[float, ...] = (3.0,)
 
-    def __call__(self, value: Array, tap: Tap) -> Array:
+    def __call__(self, value: Received, tap: SeesKeys) -> Int[Array, "B H N"]:
         mask = tap.mask[:, None, :]
         count = mask.sum(axis=-1, keepdims=True)
         total = jnp.where(mask, value, 0.0).sum(axis=-1, keepdims=True)
@@ -55,7 +59,7 @@ class histogram:  # noqa: N801
 
     edges: tuple[float, ...]
 
-    def __call__(self, value: Array, tap: Tap) -> Array:
+    def __call__(self, value: Received, tap: SeesKeys) -> Int[Array, "B H N"]:
         at_least = (value[..., None] >= jnp.array(self.edges, jnp.float32)) & tap.mask[:, None, :, None]
         reached = at_least.sum(axis=2)
         return reached - jnp.pad(reached[..., 1:], ((0, 0), (0, 0), (0, 1)))
@@ -65,7 +69,7 @@ class histogram:  # noqa: N801
 class head_mean:  # noqa: N801
     """f32[B,S]: the mean over heads."""
 
-    def __call__(self, value: Array, tap: Tap) -> Array:
+    def __call__(self, value: Received, tap: SeesKeys) -> Float32[Array, "B S"]:
         return value.mean(axis=1)
 
 
@@ -75,7 +79,7 @@ class sink_share:  # noqa: N801
 
     eps: float = 3.0
 
-    def __call__(self, value: Array, tap: Tap) -> Array:
+    def __call__(self, value: Received, tap: SeesKeys) -> Float32[Array, "B S"]:
         mask = tap.mask[:, None, :]
         count = mask.sum(axis=-1, keepdims=True)
         total = jnp.where(mask, value, 0.0).sum(axis=-1, keepdims=True)
@@ -88,6 +92,6 @@ class sink_share:  # noqa: N801
 class sum_by_kind:  # noqa: N801
     """{"masked", "unmasked", "prompt": f32[B,H]}: what keys of each kind receive together."""
 
-    def __call__(self, value: Array, tap: Tap) -> dict[str, Array]:
-        of_kind = [jnp.where((tap.key_kind == n)[:, None, :], value, 0.0).sum(axis=-1) for n in range(len(QUERY_KINDS))]
-        return dict(zip(QUERY_KINDS, of_kind, strict=True))
+    def __call__(self, value: Received, tap: SeesKeys) -> dict[str, Float32[Array, "B H"]]:
+        of_kind = [jnp.where((tap.key_kind == n)[:, None, :], value, 0.0).sum(axis=-1) for n in range(len(KINDS))]
+        return dict(zip(KINDS, of_kind, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,8 @@ from jaxtyping import PyTree
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.recording.recorders import Recorder, compile_record
+from jaxsink.nn.recorder import Recorder, TreeDef, compile_record
 
-PyTreeDef = Any  # jax.tree_util.PyTreeDef, which type checkers do not take for a class
 LANES = 128  # a TPU stores a last axis in pieces of this many numbers
 
 
@@ -20,9 +19,9 @@ class RecordSpec(NamedTuple):
     """Hashable: the caller's recorders, and those that an intervention needs."""
 
     recorders: tuple[Recorder, ...]
-    treedef: PyTreeDef
+    treedef: TreeDef
     needs: tuple[Recorder, ...]
-    needs_treedef: PyTreeDef
+    needs_treedef: TreeDef
     every: int
 
     def recorded(self, steps: int) -> int:

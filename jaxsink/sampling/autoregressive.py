@@ -18,7 +18,7 @@ from jaxsink.nn.batch import Batch
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Cache, Output, empty_cache
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
-from jaxsink.recording.recorders import Recorder, Tap, last_row
+from jaxsink.recording.recorders import Recorder, last_row
 from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.base import Sampler, check_filters, require
 from jaxsink.sampling.confidence import pick, shape_logits, token_noise
@@ -225,11 +225,7 @@ def with_sums(
     run: Decoding, carry: ARCarry, records: tuple[PyTree, ...], sums: tuple[PyTree, ...]
 ) -> tuple[PyTree, ...]:
     """All recorders' values in order: sums over the queries so far, reduced layer by layer, among those of this step."""
-    batch, nothing = batch_now(run, carry), None
-    tap = Tap(
-        layer=nothing, probs=None, rows=nothing, row_index=nothing, row_kind=nothing, q=nothing, k=nothing, v=nothing,
-        hidden=nothing, mask=batch.counted, tokens=batch.tokens, key_kind=batch.kind,
-    )  # fmt: skip
+    keys = batch_now(run, carry).keys
 
     def unless_done(total: Shaped[Array, "L ..."]) -> Shaped[Array, "L ..."]:
         """Sequences that have finished have no statistics."""
@@ -238,7 +234,7 @@ def with_sums(
         return jnp.where(carry.done.reshape(1, -1, *[1] * (total.ndim - 2)), 0, total)
 
     def reduced(recorder: Recorder, total: PyTree) -> PyTree:
-        return jax.vmap(lambda value: recorder.finish(value, tap))(jax.tree.map(unless_done, total))
+        return jax.vmap(lambda value: recorder.finish(value, keys))(jax.tree.map(unless_done, total))
 
     of_step, of_all = iter(records), iter(sums)
     return tuple(reduced(r, next(of_all)) if adds_up(r) else next(of_step) for r in run.spec.record.recorders)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
@@ -97,7 +98,11 @@ class Sampler(abc.ABC, Generic[C]):
 
     def with_length(self, length: int) -> Self:
         """The sampler for a response of another length."""
-        return dataclasses.replace(self, **{self.length_field: length})  # pyright: ignore[reportArgumentType]
+        return self.with_settings({self.length_field: length})
+
+    def with_settings(self, changes: Mapping[str, object]) -> Self:
+        """The sampler with these settings changed."""
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
     def with_whole_map(self) -> Self:
         """The sampler that records the attention of all queries so far, where a step has only the newest one."""

@@ -3,8 +3,6 @@ follows ("prefix"), on the keys and values that the full pass left behind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import Batch
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Cache, empty_cache
-from jaxsink.recording.recorders import Recorder, Tap
+from jaxsink.recording.recorders import Recorder
 
 if TYPE_CHECKING:
     from jaxsink.sampling.diffusion import DiffusionCarry, DiffusionSampler, Window
@@ -52,7 +50,7 @@ def cached_pass(
         widen = lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room)])  # noqa: E731
         batch = batch._replace(**{name: widen(getattr(batch, name)) for name in ("tokens", "mask", "kind", "counted")})
         drop = None if drop is None else widen(drop)
-        recorders = tuple(on_first_keys(length, recorder) for recorder in recorders)
+        recorders = tuple(recorder.of_first_keys(length) for recorder in recorders)
 
     def over(start: Int[Array, ""] | int, queries: int) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...], Cache]:
         outputs = head_queries(run.config, window.position - start, 0, queries)
@@ -78,28 +76,3 @@ def head_queries(
     if config.shift_logits:
         position = jnp.maximum(position - 1, first)
     return jnp.clip(position, 0, count - 1)
-
-
-@dataclass(frozen=True)
-class OnFirstKeys:
-    """A recorder's function, or reduction, that sees the first `length` keys only."""
-
-    length: int
-    function: Callable[..., PyTree]
-
-    def __call__(self, *arguments: PyTree) -> PyTree:
-        *value, tap = arguments
-        return self.function(*value, first_keys(tap, self.length))
-
-
-def first_keys(tap: Tap, length: int) -> Tap:
-    def cut(x: Array | None, axis: int = 1) -> Array | None:
-        return None if x is None else lax.slice_in_dim(x, 0, length, axis=axis)
-
-    cut_fields = {name: cut(getattr(tap, name)) for name in ("k", "v", "mask", "tokens", "key_kind")}
-    return tap._replace(probs=cut(tap.probs, 3), **cut_fields)
-
-
-def on_first_keys(length: int, recorder: Recorder) -> Recorder:
-    reductions = tuple(OnFirstKeys(length, reduction) for reduction in recorder.reductions)
-    return replace(recorder, read=OnFirstKeys(length, recorder.read), reductions=reductions)

@@ -20,9 +20,9 @@ from jaxtyping import Int, PyTree
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.compilation import compiler_options, model_jit
+from jaxsink.nn.sharding import layout_of
 from jaxsink.nn.transformer import Transformer
 from jaxsink.parallel.axes import by_field, join, split, split_axes
-from jaxsink.parallel.layout import layout_of
 from jaxsink.parallel.mesh import Device
 from jaxsink.parallel.pmap import merge_batch, pmap_program, split_batch
 from jaxsink.sampling.base import Sampler

@@ -24,19 +24,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+AnyArray = Array | np.ndarray  # of a device, or read from a file
+
+
 @dataclass(frozen=True, repr=False)
 class Generation:
     """What `generate` returns. Positions are those of the padded batch: `mask` tells real tokens."""
 
-    tokens: Int[Array, "B S"]
+    tokens: Int[AnyArray, "B S"]
     """Prompt and response."""
-    committed_at: Int[Array, "B S"]
+    committed_at: Int[AnyArray, "B S"]
     """The step at which a position was filled, -1 for the prompt."""
-    record: PyTree[Shaped[Array, "T L B ..."]]
+    record: PyTree[Shaped[AnyArray, "T L B ..."]]
     """What was recorded, as the recorders were given; None without recorders. T counts recorded steps."""
-    mask: Bool[Array, "B S"]
+    mask: Bool[AnyArray, "B S"]
     """True = real token."""
-    steps: Int[Array, " B"]
+    steps: Int[AnyArray, " B"]
     """Steps that each sequence took; one that finished early has zero statistics from there on."""
     prompt_length: int
     """P: the position at which the response starts."""
@@ -44,7 +47,7 @@ class Generation:
     """The numbers of the recorded steps."""
     approximate: str | None = None
     """"prefix" or "dual": passes ran on a part of the sequence only."""
-    log_prob: Float[Array, "B S"] | None = None
+    log_prob: Float[AnyArray, "B S"] | None = None
     """Of the tokens that an autoregressive model wrote, 0 elsewhere."""
     autoregressive: bool = False
     """Whether tokens were written one by one."""
@@ -64,7 +67,7 @@ class Generation:
         )
 
     @property
-    def response(self) -> Int[Array, "B R"]:
+    def response(self) -> Int[AnyArray, "B R"]:
         """The generated part."""
         return self.tokens[:, self.prompt_length :]
 

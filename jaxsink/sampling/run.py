@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
 from jaxsink.nn.batch import Execution
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.sharding import keep_layout
 from jaxsink.nn.transformer import Cache, Transformer
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
-from jaxsink.parallel.layout import keep_layout
 from jaxsink.recording.spec import RecordSpec, packed, zeros_like_shapes
 from jaxsink.sampling.interventions import Intervention, Previous, effect, no_effect
 from jaxsink.sampling.rng import INTERVENE, Draws, step_keys

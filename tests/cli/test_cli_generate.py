@@ -21,10 +21,10 @@ from support.golden import load_golden
 from support.paths import GOLDEN
 
 import jaxsink
+from jaxsink.checkpoints.origin import model_names
 from jaxsink.cli import generate as command
 from jaxsink.cli import live, shared
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.origin import model_names
 from jaxsink.runs import reporter
 from jaxsink.runs.progress import Task, reporting
 from jaxsink.sampling import llada, registry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import jax
@@ -14,6 +15,8 @@ from support.reference import transformer as reference
 
 import jaxsink
 from jaxsink.nn import attention
+from jaxsink.nn.batch import Execution, Keys
+from jaxsink.nn.context import LayerContext, Queries, Visibility
 from jaxsink.recording import recorders as record
 
 
@@ -151,18 +154,26 @@ def test_backends_agree_within_a_layer(family: str) -> None:
     )
     mask = jnp.ones((2, length), bool).at[0, :9].set(False)
     position = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
-    see = attention.Visibility(
-        mask, position, position, jnp.arange(length), None, config.attention == "causal", config.block_length,
-        config.window, None,
-    )  # fmt: skip
+    see = Visibility(
+        mask,
+        position,
+        causal=config.attention == "causal",
+        block=config.block_length,
+        window=config.window,
+    )
     drop = jnp.asarray(rng.random((2, config.heads, length)) < 0.1)
     kind = jnp.zeros((2, length), int)
-    inputs = attention.Inputs(
-        q, k, v, see, drop, mask, kind, q[:, :, 0], jnp.array(0), attention.Sequence(kind, kind, mask)
+    keys, queries = Keys(mask, kind, kind), Queries(mask, jnp.arange(length), kind, position)
+    context = LayerContext(
+        keys, queries, see, layer=jnp.array(0), drop=drop, recorders=(record.received(), record.maps())
     )
-    recorders = (record.received(), record.maps())
-    ours, (received, maps) = attention.attend(inputs, recorders, "naive")
-    theirs, (received_blocked, maps_blocked) = attention.attend(inputs, recorders, "blocked")
+
+    def attend(backend: str) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray]:
+        here = dataclasses.replace(context, execution=Execution(backend))
+        out, values = attention.attend(record.Tap(here, q, k, v, q[:, :, 0]))
+        return out, values[0], values[1]
+
+    (ours, received, maps), (theirs, received_blocked, maps_blocked) = attend("naive"), attend("blocked")
     np.testing.assert_allclose(maps, maps_blocked, atol=1e-6)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
     np.testing.assert_allclose(received / length, received_blocked / length, atol=1e-6)

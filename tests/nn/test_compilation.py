@@ -16,6 +16,7 @@ from jaxsink.evals.likelihood.scoring import _score
 from jaxsink.nn.batch import Execution
 from jaxsink.nn.compilation import NO_HOISTING, compiler_options
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.inputs import ForwardInputs
 from jaxsink.nn.transformer import _forward, abstract
 from jaxsink.parallel import make_mesh, pmap
 from jaxsink.parallel.pmap import PmapProgram
@@ -49,7 +50,8 @@ def program(name: str, dtype: str) -> Any:
     model = place_weights(job, mesh)
     tokens, real = (jax.ShapeDtypeStruct((BATCH, LENGTH), kind) for kind in (jnp.int32, bool))
     if name == "forward":
-        return _forward.lower(model, tokens, real, None, None, None, (), "naive", None).compile()
+        inputs = ForwardInputs(tokens, real, None, None, None)
+        return _forward.lower(model, inputs, (), Execution()).compile()
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), BATCH))
     targets = jax.ShapeDtypeStruct((BATCH, 4), jnp.int32)
     spec = make_record_spec(job.config, None)

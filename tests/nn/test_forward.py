@@ -165,7 +165,7 @@ def test_too_long_for_learned_positions() -> None:
 
 
 def test_rope_frequencies_of_llama_31(llama) -> None:
-    from jaxsink.nn.layer import rope_frequencies
+    from jaxsink.nn.rope import rope_frequencies
 
     frequency, factor = rope_frequencies(jaxsink.preset("llama-3.1-8b"))
     np.testing.assert_allclose(frequency, llama.arrays["rope.inv_freq_llama31_8b"], rtol=2e-6)

@@ -21,7 +21,10 @@ from support.models import lively, sequences
 import jaxsink
 from jaxsink import parallel
 from jaxsink.nn import attention
+from jaxsink.nn.batch import Keys
+from jaxsink.nn.context import LayerContext, Queries, Visibility
 from jaxsink.nn.kernels import backend, tiles
+from jaxsink.nn.taps import ExtraSink
 from jaxsink.recording import recorders as record
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -44,7 +47,7 @@ class Case:
     dtype: str = "float32"
 
 
-def layer(case: Case) -> attention.Inputs:
+def layer(case: Case) -> record.Tap:
     rng = np.random.default_rng(case.seed)
     b, keys, heads = case.batch, case.keys, case.kv_heads * case.group
 
@@ -66,50 +69,50 @@ def layer(case: Case) -> attention.Inputs:
         drop = np.where(drop, 0.0, rng.uniform(0.1, 2.0, drop.shape)).astype(np.float32)
     start = keys - case.queries
     position = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
-    see = attention.Visibility(
-        mask=jnp.asarray(mask),
-        key_position=jnp.asarray(position),
-        query_position=jnp.asarray(position[:, start:]),
-        query_index=start + jnp.arange(case.queries),
-        custom=None,
+    see = Visibility(
+        jnp.asarray(mask),
+        jnp.asarray(position),
         causal=case.pattern in ("causal", "window"),
         block=4 if case.pattern == "blocks" else None,
         window=5 if case.pattern == "window" else None,
-        use_window=None,
     )
     kind = jnp.asarray(rng.integers(0, 3, (b, keys)))
     counted = jnp.asarray(mask & (rng.random((b, 1)) < 0.8))
-    return attention.Inputs(
+    context = LayerContext(
+        Keys(counted, kind, kind),
+        Queries(
+            counted[:, start:], start + jnp.arange(case.queries), kind[:, start:], jnp.asarray(position[:, start:])
+        ),
+        see,
+        layer=jnp.array(0),
+        drop=None if drop is None else jnp.asarray(drop),
+    )
+    return record.Tap(
+        context,
         q=normal(b, case.queries, heads, case.size),
         k=normal(b, keys, case.kv_heads, case.size),
         v=normal(b, keys, case.kv_heads, case.size),
-        visibility=see,
-        drop=None if drop is None else jnp.asarray(drop),
-        rows=counted[:, start:],
-        row_kind=kind[:, start:],
         hidden=normal(b, case.queries, 3),
-        layer=jnp.array(0),
-        sequence=attention.Sequence(kind, kind, counted),
     )
 
 
-def in_float64(x: attention.Inputs) -> tuple[np.ndarray, np.ndarray]:
+def in_float64(x: record.Tap) -> tuple[np.ndarray, np.ndarray]:
     """(outputs [B,Q,H,D], probabilities [B,H,Q,S]); rows that see no key are zero."""
     q, k, v = (np.asarray(y, np.float64).transpose(0, 2, 1, 3) for y in (x.q, x.k, x.v))
     k, v = (np.repeat(y, q.shape[1] // k.shape[1], axis=1) for y in (k, v))
-    see = x.visibility
-    distance = np.asarray(see.query_index)[:, None] - np.arange(k.shape[2])
-    seen = np.asarray(see.mask)[:, None, None, :] & np.ones(distance.shape, bool)
+    see, queries, drop = x.context.visibility, x.context.queries, x.context.drop
+    distance = np.asarray(queries.position)[:, None] - np.arange(k.shape[2])
+    seen = np.asarray(see.real)[:, None, None, :] & np.ones(distance.shape, bool)
     if see.causal:
         seen &= distance >= 0
     if see.window is not None and see.use_window is not False:
         seen &= distance < see.window
     if see.block is not None:
-        of_key, of_query = (np.asarray(y) // see.block for y in (see.key_position, see.query_position))
+        of_key, of_query = (np.asarray(y) // see.block for y in (see.token_position, queries.token_position))
         seen &= (of_key[:, None, :] <= of_query[:, :, None])[:, None]
     factor = np.ones((q.shape[0], q.shape[1], k.shape[2]))
-    if x.drop is not None:
-        factor = np.where(x.drop, 0.0, 1.0) if x.drop.dtype == bool else np.asarray(x.drop, np.float64)
+    if drop is not None:
+        factor = np.where(drop, 0.0, 1.0) if drop.dtype == bool else np.asarray(drop, np.float64)
     weight = seen * factor[:, :, None, :]
     weight = np.where(weight.any(axis=-1, keepdims=True), weight, seen)  # no row goes blind
     scores = np.where(weight > 0, q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1]), -1e9)
@@ -118,9 +121,9 @@ def in_float64(x: attention.Inputs) -> tuple[np.ndarray, np.ndarray]:
     return (probs @ v).transpose(0, 2, 1, 3), probs
 
 
-def by_kind(x: attention.Inputs, probs: np.ndarray) -> np.ndarray:
+def by_kind(x: record.Tap, probs: np.ndarray) -> np.ndarray:
     """[B,H,3,S]."""
-    kind = np.where(x.rows, x.row_kind, -1)
+    kind = np.where(x.query_mask, x.query_kind, -1)
     return np.stack([np.einsum("bq,bhqs->bhs", kind == n, probs) for n in range(3)], axis=2)
 
 
@@ -245,15 +248,16 @@ def test_what_the_kernel_serves() -> None:
     for recorder in (record.maps(), record.last_row(), record.row_entropy(), record.Recorder(received_row)):
         assert not backend.serves(x, (record.received(), recorder))
     few = layer(Case(queries=7))
-    custom = x._replace(visibility=x.visibility._replace(custom=jnp.ones((2, 20, 20), bool)))
-    extra = x._replace(extra=(x.k[0, 0], x.v[0, 0]))
+    see = dataclasses.replace(x.context.visibility, custom=jnp.ones((2, 20, 20), bool))
+    custom = dataclasses.replace(x, context=dataclasses.replace(x.context, visibility=see))
+    extra = dataclasses.replace(x, sink=ExtraSink(x.k[0, 0], x.v[0, 0]))
     assert not any(backend.serves(y, ()) for y in (few, custom, extra))
 
 
 def test_what_the_kernel_does_not_serve_runs_on_blocked() -> None:
     x = layer(Case(drop="some"))
     recorders = (record.received(), record.maps())
-    ours, theirs = (attention.attend(x, recorders, name) for name in ("pallas", "blocked"))
+    ours, theirs = (attention.BACKENDS[name](x, recorders) for name in ("pallas", "blocked"))
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
@@ -261,10 +265,13 @@ def test_gradients_are_those_of_the_other_backends() -> None:
     x = layer(Case(pattern="causal", drop="factors"))
 
     def value(q: jnp.ndarray, k: jnp.ndarray, v: jnp.ndarray, drop: jnp.ndarray, name: str) -> jnp.ndarray:
-        out, (received,) = attention.attend(x._replace(q=q, k=k, v=v, drop=drop), (record.received(),), name)
+        context = dataclasses.replace(x.context, drop=drop)
+        tap = dataclasses.replace(x, context=context, q=q, k=k, v=v)
+        out, (received,) = attention.BACKENDS[name](tap, (record.received(),))
         return jnp.sin(out[:, 8:]).sum() + jnp.square(received).sum()
 
-    ours, theirs = (jax.grad(value, (0, 1, 2, 3))(x.q, x.k, x.v, x.drop, name) for name in ("pallas", "naive"))
+    given = (x.q, x.k, x.v, x.context.drop)
+    ours, theirs = (jax.grad(value, (0, 1, 2, 3))(*given, name) for name in ("pallas", "naive"))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * float(jnp.abs(b).max())), ours, theirs)
 
 
@@ -288,8 +295,9 @@ def test_it_lowers_for_a_tpu_without_any_map() -> None:
     """The program for a TPU, as far as it can be made without its compiler; benchmarks/kernel.py goes further."""
     length = 2048
     x = layer(Case(batch=1, queries=length, keys=length, size=128, pattern="causal", drop="some", dtype="bfloat16"))
-    kind = x.row_kind
-    arrays = backend.Arrays(x.q, x.k, x.v, x.visibility.mask, kind, x.drop, *backend.intervals(x.visibility))
+    context = x.context
+    bounds = backend.intervals(context.visibility, context.queries)
+    arrays = backend.Arrays(x.q, x.k, x.v, context.visibility.real, x.query_kind, context.drop, *bounds)
     chip = AbstractDevice("TPU v5 lite", 1, "tpu")
     with use_abstract_mesh(AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,), abstract_device=chip)):
         run = jax.jit(lambda a: backend.on_one_device(a, 3, tiles.vmem_budget(chip.device_kind), False))

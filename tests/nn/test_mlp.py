@@ -9,7 +9,8 @@ import pytest
 from flax import nnx
 from support.configs import FAMILIES
 
-from jaxsink.nn.layer import Linear, Mlp, random_maker
+from jaxsink.nn.linear import Linear, random_maker
+from jaxsink.nn.mlp import Mlp
 from jaxsink.nn.quantization import rounded
 
 

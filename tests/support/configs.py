@@ -40,5 +40,14 @@ FAMILIES = {
     "smollm2": small("smollm2-135m"),
     "gpt2": small("gpt2", kv_heads=6, head_dim=9),
     "yarn": small("qwen2.5-7b", rope_scaling=RopeScaling("yarn", 4.0, original_length=16)),
+    "mixed": small(
+        "mistral-7b-v0.1",
+        experts=Experts(count=5, per_token=2),
+        dense_layers=1,
+        dense_width=40,
+        rotary_dim=6,
+        window=4,
+        window_layers=(False, True, False),
+    ),
     "linear": small("llama-2-7b", rope_scaling=RopeScaling("linear", 2.0)),
 }

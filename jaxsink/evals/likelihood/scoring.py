@@ -32,9 +32,10 @@ from jaxsink.evals.likelihood.fill import FillMasks
 from jaxsink.nn.attention import choose_backend
 from jaxsink.nn.batch import Batch, Execution
 from jaxsink.nn.compilation import model_jit
+from jaxsink.nn.sharding import keep_layout
 from jaxsink.nn.transformer import Model
 from jaxsink.parallel.hosts import to_host
-from jaxsink.parallel.layout import keep_layout, put_batch
+from jaxsink.parallel.layout import put_batch
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.recording.spec import RecordSpec, make_record_spec
 from jaxsink.runs.progress import progress

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from jaxsink.errors import JaxsinkError
@@ -140,7 +140,7 @@ def make_sampler(config: ModelConfig, base: Sampler, options: Options, request: 
         values[base.length_field] = length
     try:
         sampler = base if length is None else base.with_length(length)
-        sampler = replace(sampler, **{**values, **options.decoding})  # pyright: ignore[reportArgumentType]
+        sampler = sampler.with_settings({**values, **options.decoding})
         sampler.check(config)
     except TypeError as error:
         raise JaxsinkError(f"a model argument has the wrong kind of value ({error}).") from error

@@ -13,6 +13,7 @@ Padding and dropped keys are a bias on the keys of each head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,12 +22,16 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Float, Float32, Int, Int32
 
 from jaxsink.nn.kernels.tiles import LANES, Tiles
 
 HIDDEN = float(jnp.finfo(jnp.float32).min)
 LOG2_E = 1.4426950408889634
 KIND, LOWER, UPPER, FIELDS = 0, 1, 2, 8  # rows of `queries`; a block of 8 rows is the smallest the hardware moves
+
+Ref = Any  # memory that a program reads and writes; Pallas has no public type for it
+Index = Int[Array, ""] | int
 
 
 class Problem(NamedTuple):
@@ -41,79 +46,55 @@ class Problem(NamedTuple):
     vmem: int  # bytes the kernel may use
     interpret: bool
 
+    @property
+    def rate(self) -> float:
+        """On scores, for weights as powers of two."""
+        return self.scale * LOG2_E
+
+
+class Blind(NamedTuple):
+    """Queries that would lose all their keys by the drop, and so see through it."""
+
+    queries: Float32[Array, "B H 1 lanes"]  # 1 = sees through the drop
+    bias: Float32[Array, "B 1 1 S"]  # without the drop
+    blocks: Int32[Array, "B blocks"]  # 1 = some query of the block is blind
+
 
 class Operands(NamedTuple):
-    """Padded to the tiles; D is a multiple of 128."""
+    """Padded to the tiles; D is a multiple of 128, and each block of queries fills whole lanes."""
 
-    q: Array  # [B,Q,H*D]
-    k: Array  # [B,S,K*D]
-    v: Array  # [B,S,K*D]
-    bias: Array  # f32[B,H or 1,1,S], log of the factors on keys over `scale`, or HIDDEN
-    queries: Array  # f32[B,8,lanes]: kind of query (-1 = counts nowhere), lower and upper end of what it sees; each
-    #                 block of queries fills whole lanes
-    limits: Array  # i32[B,4,query blocks]: smallest lower, largest lower, smallest upper, largest upper of a block
-    blind: tuple[Array, Array, Array] | None  # f32[B,H,1,lanes]: 1 = sees through the drop; bias without the drop
-    #                                           f32[B,1,1,S]; i32[B,query blocks]: 1 = some query of a block is blind
+    q: Float[Array, "B Q HD"]
+    k: Float[Array, "B S KD"]
+    v: Float[Array, "B S KD"]
+    bias: Float32[Array, "B _ 1 S"]  # of each head, or of all: log of the factors on keys over `scale`, or HIDDEN
+    queries: Float32[Array, "B 8 lanes"]  # KIND (-1 = counts nowhere), LOWER and UPPER end of what each query sees
+    limits: Int32[Array, "B 4 blocks"]  # smallest lower, largest lower, smallest upper, largest upper of a block
+    blind: Blind | None
 
 
-def attention(x: Operands, problem: Problem) -> tuple[Array, Array | None]:
-    """([B,Q,H*D], f32[B,H,kinds,S] column sums)."""
-    tiles = problem.tiles
+def attention(x: Operands, problem: Problem) -> tuple[Float[Array, "B Q HD"], Float32[Array, "B H N S"] | None]:
+    """(outputs, what each key receives by kind of query)."""
+    tiles, with_blind = problem.tiles, x.blind is not None
     batch, size = x.q.shape[0], x.q.shape[2] // problem.heads
-    group = problem.heads // problem.kv_heads
-    block, tile = tiles.query_block, tiles.key_tile
-
-    def key_tile(b: Any, i: Any, j: Any, limits: Any) -> Any:
-        """The tile to hold at step j: that which was there already, where j is outside of what the block sees."""
-        if not problem.bounded:
-            return j
-        return jnp.clip(j, limits[b, 0, i] // tile, jnp.maximum(limits[b, 3, i] - 1, 0) // tile)
-
-    def kv(b: Any, h: Any, i: Any, j: Any, limits: Any, *_: Any) -> Any:
-        return b, key_tile(b, i, j, limits), h // group
-
-    def keys_of(heads: int) -> Any:
-        def index(b: Any, h: Any, i: Any, j: Any, limits: Any, *_: Any) -> Any:
-            return b, h if heads > 1 else 0, 0, key_tile(b, i, j, limits)
-
-        return pl.BlockSpec((1, 1, 1, tile), index)
-
-    def q_block(b: Any, h: Any, i: Any, *_: Any) -> Any:
-        return b, i, h
-
-    lanes = x.queries.shape[2] // tiles.query_blocks
-    in_specs = [
-        pl.BlockSpec((1, block, size), q_block),
-        pl.BlockSpec((1, tile, size), kv),
-        pl.BlockSpec((1, tile, size), kv),
-        keys_of(x.bias.shape[1]),
-        pl.BlockSpec((1, FIELDS, lanes), lambda b, h, i, *_: (b, 0, i)),
-    ]
+    in_specs, query_spec = input_specs(x, problem)
     operands: list[Array] = [x.q, x.k, x.v, x.bias, x.queries]
     scalars: list[Array] = [x.limits]
     if x.blind is not None:
-        blind, without_drop, anyone = x.blind
-        in_specs += [pl.BlockSpec((1, 1, 1, lanes), lambda b, h, i, *_: (b, h, 0, i)), keys_of(1)]
-        operands += [blind, without_drop]
-        scalars.append(anyone)
-    out_shape = [jax.ShapeDtypeStruct(x.q.shape, x.q.dtype)]
-    out_specs = [pl.BlockSpec((1, block, size), q_block)]
-    scratch = [pltpu.VMEM((block, LANES), jnp.float32), pltpu.VMEM((block, LANES), jnp.float32)]
-    scratch.append(pltpu.VMEM((block, size), jnp.float32))
+        operands += [x.blind.queries, x.blind.bias]
+        scalars.append(x.blind.blocks)
+    out_shape, out_specs = [jax.ShapeDtypeStruct(x.q.shape, x.q.dtype)], [query_spec]
     if problem.kinds:
         out_shape.append(jax.ShapeDtypeStruct((batch, problem.heads, problem.kinds, tiles.keys), jnp.float32))
         out_specs.append(pl.BlockSpec((1, 1, problem.kinds, tiles.keys), lambda b, h, *_: (b, h, 0, 0)))
-        scratch.append(pltpu.VMEM((tiles.key_tiles, block, tile), jnp.float32))
-        scratch.append(pltpu.VMEM((tiles.key_tiles, block, LANES), jnp.float32))
     pairs = batch * problem.heads * tiles.queries * tiles.keys
     results = pl.pallas_call(
-        partial(_program, problem=problem, with_blind=x.blind is not None),
+        partial(_program, problem=problem, with_blind=with_blind),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(batch, problem.heads, tiles.query_blocks, tiles.key_tiles),
             in_specs=in_specs,
             out_specs=out_specs,
-            scratch_shapes=scratch,
+            scratch_shapes=scratch(problem, size),
         ),
         out_shape=out_shape,
         compiler_params=pltpu.CompilerParams(
@@ -130,100 +111,158 @@ def attention(x: Operands, problem: Problem) -> tuple[Array, Array | None]:
     return results[0], results[1] if problem.kinds else None
 
 
-def _program(*refs: Any, problem: Problem, with_blind: bool) -> None:
+def input_specs(x: Operands, problem: Problem) -> tuple[list[pl.BlockSpec], pl.BlockSpec]:
+    """Which part of every operand a program (b, h, i, j) is given; and that of the queries, which is also the outputs'."""
+    tiles = problem.tiles
+    size, group = x.q.shape[2] // problem.heads, problem.heads // problem.kv_heads
+    block, tile = tiles.query_block, tiles.key_tile
+    lanes = x.queries.shape[2] // tiles.query_blocks
+
+    def key_tile(b: Index, i: Index, j: Index, limits: Ref) -> Index:
+        """The tile to hold at step j: that which was there already, where j is outside of what the block sees."""
+        if not problem.bounded:
+            return j
+        return jnp.clip(j, limits[b, 0, i] // tile, jnp.maximum(limits[b, 3, i] - 1, 0) // tile)
+
+    def keys_of(heads: int) -> pl.BlockSpec:
+        def index(b: Index, h: Index, i: Index, j: Index, limits: Ref, *_: Ref) -> tuple[Index, ...]:
+            return b, h if heads > 1 else 0, 0, key_tile(b, i, j, limits)
+
+        return pl.BlockSpec((1, 1, 1, tile), index)
+
+    queries = pl.BlockSpec((1, block, size), lambda b, h, i, *_: (b, i, h))
+    values = pl.BlockSpec((1, tile, size), lambda b, h, i, j, limits, *_: (b, key_tile(b, i, j, limits), h // group))
+    facts = pl.BlockSpec((1, FIELDS, lanes), lambda b, h, i, *_: (b, 0, i))
+    specs = [queries, values, values, keys_of(x.bias.shape[1]), facts]
+    if x.blind is not None:
+        specs += [pl.BlockSpec((1, 1, 1, lanes), lambda b, h, i, *_: (b, h, 0, i)), keys_of(1)]
+    return specs, queries
+
+
+def scratch(problem: Problem, size: int) -> list[pl.MemoryRef]:
+    """VMEM that programs of one block of queries hand on to each other; see `Memory`."""
+    tiles = problem.tiles
+    block = tiles.query_block
+    shapes: list[tuple[int, ...]] = [(block, LANES), (block, LANES), (block, size)]
+    if problem.kinds:
+        shapes += [(tiles.key_tiles, block, tiles.key_tile), (tiles.key_tiles, block, LANES)]
+    return [pltpu.VMEM(shape, jnp.float32) for shape in shapes]
+
+
+class Memory(NamedTuple):
+    """What one program reads and writes: the parts of operands and results that are its own, and the scratch."""
+
+    limits: Ref
+    anyone: Ref | None
+    q: Ref
+    k: Ref
+    v: Ref
+    bias: Ref
+    queries: Ref
+    blind: Ref | None
+    bare: Ref | None
+    out: Ref
+    columns: Ref | None
+    largest: Ref  # the running maximum of every query
+    total: Ref  # its sum of weights
+    mixed: Ref  # its weighted values
+    stash: Ref | None  # the weights of every tile …
+    maxima: Ref | None  # … and the maximum they were made with
+
+    @classmethod
+    def of(cls, refs: tuple[Ref, ...], problem: Problem, with_blind: bool) -> Memory:
+        """From Pallas's order, in which what a problem does not have is left out."""
+        given, counts = iter(refs), problem.kinds > 0
+        absent = {"anyone": not with_blind, "blind": not with_blind, "bare": not with_blind}
+        absent |= {"columns": not counts, "stash": not counts, "maxima": not counts}
+        return cls(*(None if absent.get(name) else next(given) for name in cls._fields))
+
+    def column(self, rows: Float32[Array, "8 lanes"]) -> Float32[Array, "Q 8"]:
+        """Facts about the queries of the block, one query below the other."""
+        return rows.T[: self.q.shape[1]]
+
+
+def _program(*refs: Ref, problem: Problem, with_blind: bool) -> None:
     """One tile of keys for one block of queries of one head."""
-    tiles, tile = problem.tiles, problem.tiles.key_tile
-    given = iter(refs)
-
-    def optional(there: bool) -> Any:
-        return next(given) if there else None
-
-    limits, anyone = next(given), optional(with_blind)
-    q, k, v, bias, queries = (next(given) for _ in range(5))
-    blind, bare = optional(with_blind), optional(with_blind)
-    out, columns = next(given), optional(problem.kinds > 0)
-    largest, total, mixed = (next(given) for _ in range(3))
-    stash, maxima = optional(problem.kinds > 0), optional(problem.kinds > 0)
+    x, tile = Memory.of(refs, problem, with_blind), problem.tiles.key_tile
     b, i, j = pl.program_id(0), pl.program_id(2), pl.program_id(3)
-    block = q.shape[1]
-    exact = lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
-    rate = problem.scale * LOG2_E
-
+    first, last, inside, here = 0, problem.tiles.key_tiles - 1, True, True
     if problem.bounded:
-        lowest, last_lower, first_upper, highest = (limits[b, n, i] for n in range(4))
+        lowest, last_lower, first_upper, highest = (x.limits[b, n, i] for n in range(4))
         first, last = lowest // tile, jnp.maximum(highest - 1, 0) // tile
         inside = (j * tile >= last_lower) & ((j + 1) * tile <= first_upper)
         here = (j >= first) & (j <= last)
-    else:
-        first, last, inside, here = 0, tiles.key_tiles - 1, True, True
-    plain = inside if not with_blind else inside & (anyone[b, i] == 0)
-
-    def column(rows: Array) -> Array:
-        """[8,lanes] -> [Q,8]."""
-        return rows.T[:block]
+    plain = inside if x.anyone is None else inside & (x.anyone[b, i] == 0)
 
     @pl.when(j == 0)
     def _start() -> None:
-        largest[...] = jnp.full_like(largest, -jnp.inf)
-        total[...] = jnp.zeros_like(total)
-        mixed[...] = jnp.zeros_like(mixed)
-        if problem.kinds:
+        x.largest[...] = jnp.full_like(x.largest, -jnp.inf)
+        x.total[...] = jnp.zeros_like(x.total)
+        x.mixed[...] = jnp.zeros_like(x.mixed)
+        if x.columns is not None:
+            columns = x.columns
 
             @pl.when(i == 0)
             def _() -> None:
                 columns[...] = jnp.zeros_like(columns)
 
-    def add_tile(careful: bool) -> None:
-        scores = lax.dot_general(
-            q[0], k[0], (((1,), (1,)), ((), ())), precision=exact, preferred_element_type=jnp.float32
-        )
-        on_keys = bias[0, 0]
-        if careful and with_blind:
-            sees_through = column(jnp.broadcast_to(blind[0, 0], (FIELDS, blind.shape[3])))[:, :1] > 0
-            on_keys = jnp.where(sees_through, bare[0, 0], on_keys)
-        scores = scores + on_keys
-        if careful:
-            of_query = column(queries[0])
-            index = (lax.broadcasted_iota(jnp.int32, (1, tile), 1) + j * tile).astype(jnp.float32)
-            seen = (index >= of_query[:, LOWER : LOWER + 1]) & (index < of_query[:, UPPER : UPPER + 1])
-            scores = jnp.where(seen, scores, HIDDEN)
-        before = largest[:, :1]
-        now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
-        weights = jnp.exp2((scores - now) * rate)
-        shrink = jnp.exp2((before - now) * rate)
-        largest[...] = jnp.broadcast_to(now, largest.shape)
-        total[...] = total[...] * shrink + weights.sum(axis=1, keepdims=True)
-        mixed[...] = mixed[...] * shrink + lax.dot_general(
-            weights.astype(v.dtype),
-            v[0],
-            (((1,), (0,)), ((), ())),
-            precision=exact,
-            preferred_element_type=jnp.float32,
-        )
-        if problem.kinds:
-            stash[j] = weights
-            maxima[j] = largest[...]
-
     if problem.bounded:
-        pl.when(here & plain)(lambda: add_tile(False))
-        pl.when(here & ~plain)(lambda: add_tile(True))
+        pl.when(here & plain)(lambda: _add_tile(x, problem, j, False))
+        pl.when(here & ~plain)(lambda: _add_tile(x, problem, j, True))
     else:
-        add_tile(False)
+        _add_tile(x, problem, j, False)
 
-    @pl.when(j == tiles.key_tiles - 1)
+    @pl.when(j == problem.tiles.key_tiles - 1)
     def _finish() -> None:
-        share = 1.0 / total[:, :1]
-        out[0] = (mixed[...] * share).astype(out.dtype)
-        if not problem.kinds:
-            return
-        kind = column(queries[0])[:, KIND : KIND + 1]
+        share = 1.0 / x.total[:, :1]
+        x.out[0] = (x.mixed[...] * share).astype(x.out.dtype)
+        if problem.kinds:
+            lax.fori_loop(first, last + 1, _adder(x, problem, share), None)
 
-        def add_up(t: Any, _: None) -> None:
-            weights, at = stash[t], pl.ds(t * tile, tile)
-            factor = share * jnp.exp2((maxima[t][:, :1] - largest[:, :1]) * rate)
-            for n in range(problem.kinds):
-                counts = kind >= 0 if problem.kinds == 1 else kind == n
-                added = (weights * jnp.where(counts, factor, 0.0)).sum(axis=0, keepdims=True)
-                columns[0, 0, n : n + 1, at] = columns[0, 0, n : n + 1, at] + added
 
-        lax.fori_loop(first, last + 1, add_up, None)
+def _add_tile(x: Memory, problem: Problem, j: Index, careful: bool) -> None:
+    """The online softmax over one more tile of keys; careful: some query does not see all of them, or is blind."""
+    exact = lax.Precision.HIGHEST if x.q.dtype == jnp.float32 else None
+    tile, rate = problem.tiles.key_tile, problem.rate
+    across = (((1,), (1,)), ((), ()))
+    scores = lax.dot_general(x.q[0], x.k[0], across, precision=exact, preferred_element_type=jnp.float32)
+    on_keys = x.bias[0, 0]
+    if careful and x.blind is not None and x.bare is not None:
+        sees_through = x.column(jnp.broadcast_to(x.blind[0, 0], (FIELDS, x.blind.shape[3])))[:, :1] > 0
+        on_keys = jnp.where(sees_through, x.bare[0, 0], on_keys)
+    scores = scores + on_keys
+    if careful:
+        of_query = x.column(x.queries[0])
+        index = (lax.broadcasted_iota(jnp.int32, (1, tile), 1) + j * tile).astype(jnp.float32)
+        seen = (index >= of_query[:, LOWER : LOWER + 1]) & (index < of_query[:, UPPER : UPPER + 1])
+        scores = jnp.where(seen, scores, HIDDEN)
+    before = x.largest[:, :1]
+    now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
+    weights = jnp.exp2((scores - now) * rate)
+    shrink = jnp.exp2((before - now) * rate)
+    x.largest[...] = jnp.broadcast_to(now, x.largest.shape)
+    x.total[...] = x.total[...] * shrink + weights.sum(axis=1, keepdims=True)
+    plainly = (((1,), (0,)), ((), ()))
+    x.mixed[...] = x.mixed[...] * shrink + lax.dot_general(
+        weights.astype(x.v.dtype), x.v[0], plainly, precision=exact, preferred_element_type=jnp.float32
+    )
+    if x.stash is not None and x.maxima is not None:
+        x.stash[j] = weights
+        x.maxima[j] = x.largest[...]
+
+
+def _adder(x: Memory, problem: Problem, share: Float32[Array, "Q 1"]) -> Callable[[Index, None], None]:
+    """Adds what the keys of a tile receive, now that maxima and sums are final."""
+    assert x.stash is not None and x.maxima is not None and x.columns is not None
+    stash, maxima, columns, tile = x.stash, x.maxima, x.columns, problem.tiles.key_tile
+    kind = x.column(x.queries[0])[:, KIND : KIND + 1]
+
+    def add_up(t: Index, _: None) -> None:
+        weights, at = stash[t], pl.ds(t * tile, tile)
+        factor = share * jnp.exp2((maxima[t][:, :1] - x.largest[:, :1]) * problem.rate)
+        for n in range(problem.kinds):
+            counts = kind >= 0 if problem.kinds == 1 else kind == n
+            added = (weights * jnp.where(counts, factor, 0.0)).sum(axis=0, keepdims=True)
+            columns[0, 0, n : n + 1, at] = columns[0, 0, n : n + 1, at] + added
+
+    return add_up

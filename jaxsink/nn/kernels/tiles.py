@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import jax
+from typing import NamedTuple
 
 from jaxsink.errors import JaxsinkError
 
@@ -67,16 +65,3 @@ def vmem_bytes(rows: int, tile: int, tiles: int, head_dim: int, item: int, stati
 
 def vmem_budget(device_kind: str) -> int:
     return SMALL_VMEM if device_kind.startswith(SMALL_CHIPS) else LARGE_VMEM
-
-
-def device_kind(mesh: Any) -> str:
-    """Of the mesh's devices, or of those that JAX runs on."""
-    return _device(mesh).device_kind
-
-
-def on_tpu(mesh: Any) -> bool:
-    return _device(mesh).platform == "tpu"
-
-
-def _device(mesh: Any) -> Any:
-    return (jax.devices() if mesh is None else mesh.devices.flat)[0]

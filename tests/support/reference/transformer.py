@@ -38,7 +38,7 @@ def _one_sequence(config: Any, params: Any, ids: np.ndarray, slots: np.ndarray, 
         x = x + params["position"][position]
     maps = np.zeros((config.layers, config.heads, count, count))
     for index in range(config.layers):
-        layer = _pick(params["layers"], index)
+        layer = _layer(config, params["layers"], index)
         windowed = config.window_layers is None or config.window_layers[index]
         window, hidden_keys = config.window if windowed else None, None if drop is None else drop[index]
         y = _norm(config, layer["attention_norm"], x)
@@ -46,7 +46,7 @@ def _one_sequence(config: Any, params: Any, ids: np.ndarray, slots: np.ndarray, 
         y = _norm(config, layer["mlp_norm"], x)
         x = x + (
             np.stack([_experts(config, layer["mlp"], t) for t in y])
-            if config.experts
+            if "router" in layer["mlp"]
             else _mlp(config, layer["mlp"], y)
         )
     return _norm(config, params["norm"], x), maps
@@ -82,8 +82,9 @@ def _sees(config, i, j, position, slots, window):
 
 
 def _rotate(config, x, position):
-    half = config.head_dim // 2
-    factor, frequency = 1.0, config.rope_theta ** (-np.arange(half) * 2 / config.head_dim)
+    turning = config.rotary_dim or config.head_dim
+    half = turning // 2
+    factor, frequency = 1.0, config.rope_theta ** (-np.arange(half) * 2 / turning)
     s = config.rope_scaling
     if s is not None and s.kind == "linear":
         frequency = frequency / s.factor
@@ -109,7 +110,7 @@ def _rotate(config, x, position):
             stretched = min(max((n - low) / max(high - low, 1e-3), 0), 1)
             frequency[n] = stretched * frequency[n] / s.factor + (1 - stretched) * frequency[n]
         factor = 0.1 * math.log(s.factor) + 1
-    result = np.empty_like(x)
+    result = x.copy()  # what does not turn stays
     for i, at in enumerate(position):
         for n in range(half):
             c, t = factor * math.cos(at * frequency[n]), factor * math.sin(at * frequency[n])
@@ -150,6 +151,14 @@ def _rms(x, weight, eps):
 
 def _linear(p, x):
     return x @ p["weight"].T + p.get("bias", 0.0)
+
+
+def _layer(config, layers, index):
+    """The parameters of one layer; a model that begins with dense layers has them in two stacks."""
+    if not config.dense_layers:
+        return _pick(layers, index)
+    in_first = index < config.dense_layers
+    return _pick(layers[0 if in_first else 1], index if in_first else index - config.dense_layers)
 
 
 def _pick(tree, index):

@@ -1,0 +1,84 @@
+"""Keys and values of tokens that do not run again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int
+
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.display import describe
+from jaxsink.nn.softmax import heads_first
+
+
+class Cache(NamedTuple):
+    """Keys and values of every layer, written at the positions of the tokens that run.
+
+    They lie heads first, as products read them: one array for stacked layers. Unrolled ones have an array each, so that a
+    step copies none of them.
+    """
+
+    k: Float[Array, "L B K S D"] | tuple[Float[Array, "B K S D"], ...]
+    v: Float[Array, "L B K S D"] | tuple[Float[Array, "B K S D"], ...]
+
+    @classmethod
+    def zeros(cls, config: ModelConfig, batch: int, length: int, dtype: DTypeLike, unrolled: bool) -> Cache:
+        shape = (batch, config.kv_heads, length, config.head_dim)
+
+        def empty() -> Array | tuple[Array, ...]:
+            if unrolled:
+                return tuple(jnp.zeros(shape, dtype) for _ in range(config.layers))
+            return jnp.zeros((config.layers, *shape), dtype)
+
+        return cls(empty(), empty())
+
+    @property
+    def length(self) -> int:
+        return jax.tree.leaves(self.k)[0].shape[-2]
+
+    def slot(self, layer: Int[Array, ""] | int, start: Int[Array, ""] | int) -> Slot:
+        """The layer's part; of unrolled layers the index is a number."""
+        if isinstance(self.k, tuple) or isinstance(self.v, tuple):
+            assert isinstance(layer, int)
+            return Slot(self.k[layer], self.v[layer], None, start)
+        return Slot(self.k, self.v, jnp.asarray(layer), start)
+
+    def put(self, slot: Slot, layer: Int[Array, ""] | int) -> Cache:
+        """With a slot that its layer has written into."""
+        if slot.layer is not None:
+            return Cache(slot.k, slot.v)
+        assert isinstance(layer, int)
+        k, v = ((*half[:layer], new, *half[layer + 1 :]) for half, new in ((self.k, slot.k), (self.v, slot.v)))
+        return Cache(k, v)
+
+    def __repr__(self) -> str:
+        return describe(self, self._fields)
+
+
+class Slot(NamedTuple):
+    """Where a layer's keys and values go, and from which position on."""
+
+    k: Float[Array, "*L B K S D"]
+    v: Float[Array, "*L B K S D"]
+    layer: Int[Array, ""] | None  # its index in `k` and `v`; None = they are this layer's own
+    start: Int[Array, ""] | int
+
+    def write(
+        self, k: Float[Array, "B Q K D"], v: Float[Array, "B Q K D"]
+    ) -> tuple[Float[Array, "B S K D"], Float[Array, "B S K D"], Slot]:
+        """(all keys, all values of the layer, the slot with those of the tokens that run in it)."""
+        all_k, k = self._written(self.k, k)
+        all_v, v = self._written(self.v, v)
+        return k, v, self._replace(k=all_k, v=all_v)
+
+    def _written(self, half: Array, new: Float[Array, "B Q K D"]) -> tuple[Array, Float[Array, "B S K D"]]:
+        new = heads_first(new)
+        if self.layer is None:
+            half = lax.dynamic_update_slice(half, new, (0, 0, self.start, 0))
+            return half, heads_first(half)
+        half = lax.dynamic_update_slice(half, new[None], (self.layer, 0, 0, self.start, 0))
+        return half, heads_first(half[self.layer])

@@ -1,0 +1,140 @@
+"""LayerContext: what a layer works with besides its weights and its input. A tap contains it.
+
+**What a query sees.** The real keys that the family's pattern allows (all, causal, sliding window, blocks), and that a
+caller's own `visible` allows. What is dropped comes on top (nn/softmax.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Float32, Int
+
+from jaxsink.nn.batch import Batch, Execution, Keys, token_positions
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.recorder import Recorder
+from jaxsink.nn.rope import RopeTable
+
+STATIC = {"static": True}  # fields that are part of the program, not of its arguments
+OnQueries = Callable[[Array, int], Array]  # (array, its query axis) -> array
+
+
+class Queries(NamedTuple):
+    """The tokens that run: all of them, or with a cache a part of the sequence."""
+
+    mask: Bool[Array, "B Q"]  # True = recorders count it
+    position: Int[Array, " Q"]  # in the padded sequence
+    kind: Int[Array, "B Q"]  # MASKED, UNMASKED or PROMPT
+    token_position: Int[Array, "B Q"]  # counted from the first real token
+
+    def map(self, change: OnQueries) -> Queries:
+        return Queries(
+            mask=change(self.mask, 1),
+            position=change(self.position, 0),
+            kind=change(self.kind, 1),
+            token_position=change(self.token_position, 1),
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Visibility:
+    """Which keys a query may see, before anything is dropped; made for the queries at hand, never S x S at once."""
+
+    real: Bool[Array, "B S"]
+    token_position: Int[Array, "B S"]  # of the keys
+    custom: Bool[Array, "B Q S"] | None = None
+    use_window: Bool[Array, ""] | None = None  # does this layer use the window; None = yes
+    causal: bool = field(default=False, metadata=STATIC)
+    block: int | None = field(default=None, metadata=STATIC)
+    window: int | None = field(default=None, metadata=STATIC)
+
+    def seen(self, queries: Queries) -> Bool[Array, "B 1 _ S"]:
+        seen = self.real[:, None, None, :]
+        distance = queries.position[:, None] - jnp.arange(self.real.shape[1])[None, :]
+        if self.causal:
+            seen = seen & (distance >= 0)
+        if self.window is not None:
+            near = distance < self.window
+            seen = seen & (near if self.use_window is None else near | ~self.use_window)
+        if self.block is not None:
+            of_key, of_query = self.token_position // self.block, queries.token_position // self.block
+            seen = seen & (of_key[:, None, None, :] <= of_query[:, None, :, None])
+        if self.custom is not None:
+            seen = seen & self.custom[:, None]
+        return seen
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LayerContext:
+    """What all layers of a pass share; and, once `at` has said which layer it is for, what belongs to that layer."""
+
+    keys: Keys
+    queries: Queries
+    visibility: Visibility
+    rope: RopeTable | None = None  # of the queries; None = positions are learned
+    sink_rope: RopeTable | None = None  # of the extra sink, one position before the first token
+    layer: Int[Array, ""] | None = None
+    drop: Bool[Array, "B H S"] | Float32[Array, "B H S"] | None = None  # keys to hide, or factors on attention
+    outputs: Int[Array, "B W"] | None = None  # the queries that go on after attention; None = all
+    recorders: tuple[Recorder, ...] = field(default=(), metadata=STATIC)
+    execution: Execution = field(default_factory=Execution, metadata=STATIC)
+
+    @classmethod
+    def make(
+        cls, config: ModelConfig, batch: Batch, recorders: tuple[Recorder, ...] = (), execution: Execution | None = None
+    ) -> LayerContext:
+        """For a pass over the batch."""
+        token_position, that_run = token_positions(config, batch.mask), batch.that_run
+        length = batch.tokens.shape[1] if batch.queries is None else batch.queries
+        position = batch.start + jnp.arange(length)
+        queries = Queries(that_run(batch.counted), position, that_run(batch.kind), that_run(token_position))
+        visibility = Visibility(
+            real=batch.mask,
+            token_position=token_position,
+            custom=batch.visible,
+            causal=config.attention == "causal",
+            block=config.block_length,
+            window=config.window,
+        )
+        rope = sink_rope = None
+        if config.positions == "rope":
+            rope = RopeTable.make(config, queries.token_position)
+            if config.extra_sink:
+                sink_rope = RopeTable.make(config, jnp.full((1, 1), -1))
+        return cls(
+            batch.keys, queries, visibility, rope, sink_rope, recorders=recorders, execution=execution or Execution()
+        )
+
+    def at(
+        self,
+        layer: Int[Array, ""],
+        drop: Array | None,
+        use_window: Bool[Array, ""] | None,
+        recorders: tuple[Recorder, ...],
+        outputs: Int[Array, "B W"] | None = None,
+    ) -> LayerContext:
+        """For one layer of the pass."""
+        visibility = replace(self.visibility, use_window=use_window)
+        return replace(self, layer=layer, drop=drop, visibility=visibility, recorders=recorders, outputs=outputs)
+
+    def map_queries(self, change: OnQueries) -> LayerContext:
+        """The same for other queries: a block of them, or more."""
+        custom = self.visibility.custom
+        visibility = self.visibility if custom is None else replace(self.visibility, custom=change(custom, 1))
+        return replace(self, queries=self.queries.map(change), visibility=visibility)
+
+    def wanted(self, x: Float[Array, "B Q *F"]) -> Float[Array, "B W *F"]:
+        """The queries that go on after attention."""
+        return select(x, self.outputs)
+
+
+def select(x: Float[Array, "B Q *F"], index: Int[Array, "B W"] | None) -> Float[Array, "B W *F"]:
+    """The queries `index` of each sequence; all without one."""
+    return x if index is None else jnp.take_along_axis(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)

@@ -1,0 +1,146 @@
+"""Recorder: which tap of the network is read, by which function, and how its values join.
+
+The network shows itself at four named places of every layer (nn/taps.py):
+
+    "attention"  the probabilities, with the queries, keys and values that made them   -> `Tap`
+    "values"     what each head hands on: its probabilities times the values           -> `VectorTap`
+    "mlp"        what the mlp adds to the residual stream                              -> `VectorTap`
+    "residual"   the residual stream after the layer                                   -> `VectorTap`
+
+A tap that no recorder reads is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import jax
+from jax import Array
+from jaxtyping import Bool, Int, PyTree
+
+from jaxsink.errors import JaxsinkError
+
+TapName = Literal["attention", "values", "mlp", "residual"]
+Join = Literal["sum", "rows", "once", "whole"]
+TreeDef = Any  # jax.tree_util.PyTreeDef, which type checkers do not take for a type
+TAPS: tuple[TapName, ...] = ("attention", "values", "mlp", "residual")
+
+
+@runtime_checkable
+class SeesKeys(Protocol):
+    """What a reduction gets beside the value: a tap without `probs`, or the `Keys` of a batch."""
+
+    @property
+    def mask(self) -> Bool[Array, "B S"]: ...
+    @property
+    def tokens(self) -> Int[Array, "B S"]: ...
+    @property
+    def key_kind(self) -> Int[Array, "B S"]: ...
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """A function of a tap, how its values on query blocks join, and the layers it is wanted for (None = all).
+
+    join: "sum" adds the blocks, "rows" puts them side by side along axis 2 ([B,H,Q,...]), "once" never looks at
+    `probs` or the queries and runs once per layer, "whole" needs all queries at once (costs S x S memory per layer).
+
+    columns: what `read` makes of `probs` is the same if queries are added up first, "all" of them or those of each kind
+    ("by kind"). Then a kernel that never holds the probabilities can serve it: the tap has one query per sum.
+
+    tap: which place of the layer `read` is shown. Only that of "attention" comes in query blocks; the others are read once
+    per layer, whatever `join` says.
+    """
+
+    read: Callable[..., PyTree[Array]]
+    join: Join = "whole"
+    layers: tuple[int, ...] | None = None
+    reductions: tuple[Callable[..., PyTree[Array]], ...] = ()
+    columns: Literal["all", "by kind"] | None = None
+    tap: TapName = "attention"
+
+    def __post_init__(self) -> None:
+        if self.tap not in TAPS:
+            raise JaxsinkError(f"record: there is no tap {self.tap!r}; known are: {', '.join(TAPS)}.")
+
+    @property
+    def name(self) -> str:
+        """What a record without a name of its own is called: "received" for `received()`."""
+        found = getattr(self.read, "__name__", type(self.read).__name__).strip("_").lower()
+        return found if found.isidentifier() else "value"
+
+    @property
+    def heads(self) -> tuple[int, ...] | None:
+        """The heads that are kept; None = all."""
+        return getattr(self.read, "heads", None)
+
+    def at(self, layers: Sequence[int]) -> Recorder:
+        """The same recorder for these layers only; the leading axis then has len(layers) entries, in that order."""
+        return replace(self, layers=tuple(int(layer) for layer in layers))
+
+    def then(self, reduction: Callable[..., PyTree[Array]]) -> Recorder:
+        """Reduce each layer's joined value before it is kept: `received().then(top(5))`. See jaxsink.reduce.
+
+        The reduction gets the value and a tap without `probs`, and must be hashable by value to avoid recompiling. Where
+        an autoregressive sampler adds up whole maps, the reduction gets the `Keys` alone: mask, tokens, key_kind.
+        """
+        return replace(self, reductions=(*self.reductions, reduction))
+
+    def finish(self, value: PyTree[Array], tap: SeesKeys) -> PyTree[Array]:
+        """The joined value of a layer, reduced."""
+        for reduction in self.reductions:
+            value = reduction(value, tap)
+        return value
+
+    def of_first_keys(self, length: int) -> Recorder:
+        """The same recorder for a sequence of which the last keys are only room: it is shown the first `length` ones."""
+        reductions = tuple(_OfFirstKeys(length, reduction) for reduction in self.reductions)
+        return replace(self, read=_OfFirstKeys(length, self.read), reductions=reductions)
+
+
+@dataclass(frozen=True)
+class _OfFirstKeys:
+    """The function of a recorder, or a reduction (value, tap), that sees the first `length` keys only."""
+
+    length: int
+    function: Callable[..., PyTree[Array]]
+
+    def __call__(self, *arguments: PyTree[Array]) -> PyTree[Array]:
+        *value, tap = arguments
+        return self.function(*value, tap.first_keys(self.length))
+
+
+Make = TypeVar("Make", bound=Callable[..., Recorder])
+READY_MADE: dict[str, Callable[..., Recorder]] = {}
+
+
+def ready_made(make: Make) -> Make:
+    """Decorates functions that make recorders, so that one given by name or uncalled is recognised."""
+    READY_MADE[make.__name__] = make
+    return make
+
+
+def compile_record(
+    record: PyTree[Recorder | Callable[..., PyTree[Array]]], layers: int, heads: int
+) -> tuple[tuple[Recorder, ...], TreeDef]:
+    """Flatten a pytree of recorders and functions into (recorders, treedef), both hashable; None records nothing."""
+    leaves, treedef = jax.tree.flatten(record, is_leaf=callable)
+    recorders = []
+    for leaf in leaves:
+        name = leaf if isinstance(leaf, str) else getattr(leaf, "__name__", "")
+        if not isinstance(leaf, Recorder) and not callable(leaf):
+            hint = f"; record.{name}() is one" if name in READY_MADE else ""
+            raise JaxsinkError(f"record: expected a recorder or a function of the tap, not {leaf!r}{hint}.")
+        if READY_MADE.get(name) is leaf:
+            raise JaxsinkError(f"record: record.{name} makes a recorder; give record.{name}().")
+        recorder = leaf if isinstance(leaf, Recorder) else Recorder(leaf)
+        for layer in recorder.layers or ():
+            if not 0 <= layer < layers:
+                raise JaxsinkError(f"record: layer {layer} is asked for, but the model has layers 0 to {layers - 1}.")
+        for head in recorder.heads or ():
+            if not 0 <= head < heads:
+                raise JaxsinkError(f"record: head {head} is asked for, but the model has heads 0 to {heads - 1}.")
+        recorders.append(recorder)
+    return tuple(recorders), treedef

@@ -1,0 +1,63 @@
+"""What the model needs to know of meshes: its axes, its devices, and how arrays that leave a program lie on it.
+
+Where weights lie is decided in jaxsink/parallel/, which knows the model; the model only looks at the result.
+"""
+
+from __future__ import annotations
+
+import jax
+from jax import Array, lax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+DATA, MODEL, COPIES = "data", "model", "copies"
+
+
+def mesh_of(model: PyTree[Array]) -> Mesh | None:
+    """The mesh that the weights lie on; None for a model on one device."""
+    for leaf in jax.tree.leaves(model):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding) and sharding.mesh.axis_names == (DATA, MODEL):
+            assert isinstance(sharding.mesh, Mesh)
+            return sharding.mesh
+    return None
+
+
+def in_parts(mesh: Mesh, parts: int) -> Mesh:
+    """The same devices with a model axis of `parts`, and an axis of copies beside it if there are more devices."""
+    if parts in (1, mesh.shape[MODEL]):
+        return mesh
+    grid = mesh.devices.reshape(*mesh.devices.shape[:-1], parts, -1)
+    return Mesh(grid, (*mesh.axis_names, COPIES), axis_types=(*mesh.axis_types, AxisType.Auto))
+
+
+def layout_of(shape: tuple[int, ...], mesh: Mesh, axis: int = 0, heads: int | None = None) -> NamedSharding:
+    """Sequences (at `axis`) lie along the data axis, heads along the model axis, as far as both divide."""
+    spec: list[str | None] = [None] * len(shape)
+    for place, name in ((axis, DATA), (heads, MODEL)):
+        if place is not None and -len(shape) <= place < len(shape) and shape[place] % mesh.shape[name] == 0:
+            spec[place] = name
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def keep_layout(tree: PyTree[Array], mesh: Mesh | None, axis: int = 0, heads: int | None = None) -> PyTree[Array]:
+    """Inside jit: everything lies as `layout_of` says.
+
+    Said for everything that leaves a program, because the compiler may choose layouts that no mesh axis describes.
+    """
+    if mesh is None:
+        return tree
+    return jax.tree.map(lambda x: lax.with_sharding_constraint(x, layout_of(x.shape, mesh, axis, heads)), tree)
+
+
+def device_kind(mesh: Mesh | None) -> str:
+    """Of the mesh's devices, or of those that JAX runs on."""
+    return _device(mesh).device_kind
+
+
+def on_tpu(mesh: Mesh | None) -> bool:
+    return _device(mesh).platform == "tpu"
+
+
+def _device(mesh: Mesh | None):
+    return (jax.devices() if mesh is None else mesh.devices.flat)[0]

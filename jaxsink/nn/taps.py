@@ -1,0 +1,180 @@
+"""Taps: what a recorder is shown at the named places of a layer.
+
+Every tap contains the layer's context, so it knows the layer, the keys (mask, tokens, kind) and the queries. Arrays in a
+tap are those that the model works with, never copies made for the recorder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Bool, Float, Float32, Int, PyTree
+
+from jaxsink.nn.batch import Keys
+from jaxsink.nn.context import LayerContext, OnQueries
+from jaxsink.nn.display import describe
+from jaxsink.nn.recorder import Recorder, TapName
+
+OfTap = TypeVar("OfTap", bound="LayerTap")
+Record = dict[int, PyTree[Array]]  # what the recorders of a layer read, by their place in `LayerContext.recorders`
+
+
+@dataclass(frozen=True, repr=False)
+class LayerTap:
+    """What all taps know: the layer they belong to, its keys and its queries."""
+
+    context: LayerContext
+
+    @property
+    def layer(self) -> Int[Array, ""]:
+        assert self.context.layer is not None
+        return self.context.layer
+
+    @property
+    def keys(self) -> Keys:
+        """Mask, tokens and kind of all positions; `mask`, `tokens` and `key_kind` for short."""
+        return self.context.keys
+
+    @property
+    def mask(self) -> Bool[Array, "B S"]:
+        """True = real key of a sequence that counts."""
+        return self.keys.mask
+
+    @property
+    def tokens(self) -> Int[Array, "B S"]:
+        return self.keys.tokens
+
+    @property
+    def key_kind(self) -> Int[Array, "B S"]:
+        """MASKED, UNMASKED or PROMPT."""
+        return self.keys.kind
+
+    @property
+    def query_mask(self) -> Bool[Array, "B Q"]:
+        """True = real query of a sequence that counts."""
+        return self.context.queries.mask
+
+    @property
+    def query_index(self) -> Int[Array, " Q"]:
+        """The position of each query in the sequence."""
+        return self.context.queries.position
+
+    @property
+    def query_kind(self) -> Int[Array, "B Q"]:
+        """MASKED, UNMASKED or PROMPT."""
+        return self.context.queries.kind
+
+    @property
+    def rows(self) -> Bool[Array, "B Q"]:
+        """Another name of `query_mask`."""
+        return self.query_mask
+
+    @property
+    def row_index(self) -> Int[Array, " Q"]:
+        """Another name of `query_index`."""
+        return self.query_index
+
+    @property
+    def row_kind(self) -> Int[Array, "B Q"]:
+        """Another name of `query_kind`."""
+        return self.query_kind
+
+    def first_keys(self: OfTap, length: int) -> OfTap:
+        """The same with the first `length` keys only."""
+        return replace(self, context=replace(self.context, keys=self.keys.first_keys(length)))
+
+    def __repr__(self) -> str:
+        arrays = [field.name for field in fields(self) if field.name != "context"]
+        return describe(
+            self, ["layer", *arrays, "mask", "tokens", "key_kind", "query_mask", "query_index", "query_kind"]
+        )
+
+
+class ExtraSink(NamedTuple):
+    """Key and value of the token that every query sees, and that nothing hides (`ModelConfig.extra_sink`)."""
+
+    key: Float[Array, "K D"]
+    value: Float[Array, "K D"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class Tap(LayerTap):
+    """One layer's attention as the model used it. What padded queries pay is exactly zero in `probs`.
+
+    Before the softmax it is the same without `probs`: what attention works on, and what reductions get.
+    """
+
+    q: Float[Array, "B Q H D"]  # rotated
+    k: Float[Array, "B S K D"]  # rotated
+    v: Float[Array, "B S K D"]
+    hidden: Float[Array, "B Q E"]  # what enters the layer (layer 0: the embeddings)
+    sink: ExtraSink | None = None
+    probs: Float32[Array, "B H Q S"] | None = None  # after the softmax, before any rounding to bfloat16
+    extra: Float32[Array, "B H Q"] | None = None  # attention on the extra sink
+
+    def with_probs(self, probs: Float32[Array, "B H Q S"], extra: Float32[Array, "B H Q"] | None = None) -> Tap:
+        """With what the softmax gave, zero for queries that do not count."""
+        real = self.query_mask[:, None, :]
+        return replace(
+            self,
+            probs=jnp.where(real[..., None], probs, 0.0),
+            extra=None if extra is None else jnp.where(real, extra, 0.0),
+        )
+
+    def map_queries(self, change: OnQueries) -> Tap:
+        """The same for other queries, before the softmax."""
+        return replace(
+            self, context=self.context.map_queries(change), q=change(self.q, 1), hidden=change(self.hidden, 1)
+        )
+
+    def first_keys(self, length: int) -> Tap:
+        cut = replace(self, k=self.k[:, :length], v=self.v[:, :length])
+        if self.probs is not None:
+            cut = replace(cut, probs=lax.slice_in_dim(self.probs, 0, length, axis=3))
+        return super(Tap, cut).first_keys(length)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class ReceivedTap(LayerTap):
+    """Attention added up over queries, from a kernel that never holds the probabilities: one query per sum."""
+
+    probs: Float32[Array, "B H N S"]
+
+    @property
+    def query_mask(self) -> Bool[Array, "B N"]:
+        return jnp.ones(self.query_kind.shape, bool)
+
+    @property
+    def query_kind(self) -> Int[Array, "B N"]:
+        """The kind whose queries were added up; with one sum of all, 0."""
+        shape = (self.probs.shape[0], self.probs.shape[2])
+        return jnp.broadcast_to(jnp.arange(shape[1]), shape)
+
+    def first_keys(self, length: int) -> ReceivedTap:
+        cut = replace(self, probs=lax.slice_in_dim(self.probs, 0, length, axis=3))
+        return super(ReceivedTap, cut).first_keys(length)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class VectorTap(LayerTap):
+    """One vector per query: of the taps "residual" and "mlp" [B,Q,E], of "values" one per head [B,Q,H,D]."""
+
+    vectors: Float[Array, "B Q *F"]
+
+
+def readers(context: LayerContext, name: TapName) -> dict[int, Recorder]:
+    """The layer's recorders that read this tap, by their place among all."""
+    return {place: recorder for place, recorder in enumerate(context.recorders) if recorder.tap == name}
+
+
+def read_vectors(context: LayerContext, name: TapName, vectors: Float[Array, "B Q *F"]) -> Record:
+    """What the recorders of this tap make of it, reduced."""
+    tap = VectorTap(context, vectors)
+    return {place: r.finish(r.read(tap), tap) for place, r in readers(context, name).items()}
