@@ -17,6 +17,8 @@ from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
 from jaxsink.sinks import MaskSinks
 from jaxsink.zoo.builtin import BUILTIN
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 LLADA, DREAM, LLAMA = (BUILTIN[name].config for name in ("mini-llada", "mini-dream", "mini-llama"))
 
 

@@ -23,6 +23,8 @@ from jaxsink.recording.recorders import received
 from jaxsink.recording.spec import make_plan
 from jaxsink.sampling import execution as spread
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NARROW = ("bfloat16", "float16", "int8")
 PROGRAMS = ("diffusion", "autoregressive", "forward", "likelihood")
 BATCH, LENGTH = 1, 16
