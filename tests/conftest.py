@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import pytest
+from support import compilation
 from support.golden import Golden, golden
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -20,11 +22,10 @@ def forget_programs() -> Any:
 
 
 @pytest.fixture(scope="module")
-def quick_compilation() -> Any:
-    """For modules with many tiny programs: compile them without most optimisations."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def quick_compilation() -> Iterator[None]:
+    """For modules that compare nothing to the last bit with what users get."""
+    with compilation.quick():
+        yield
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from jaxsink.nn.parameters import named_leaves
 from jaxsink.parallel import make_mesh
 from jaxsink.runs import atomic
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def save_and_load(model: jaxsink.Model, folder: Path, **options: Any) -> jaxsink.Model:
     jaxsink.save(model, folder / "saved")

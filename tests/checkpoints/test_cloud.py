@@ -22,6 +22,8 @@ from jaxsink.cli.main import build_parser
 from jaxsink.errors import JaxsinkError
 from jaxsink.zoo.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 URL = "gs://bucket/models/tiny"
 
 

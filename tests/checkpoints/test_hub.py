@@ -22,6 +22,8 @@ from jaxsink import JaxsinkError, ModelConfig, Tokenizer
 from jaxsink.checkpoints import hub
 from jaxsink.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 ID = "Dream-org/Dream-v0-Instruct-7B"
 
 

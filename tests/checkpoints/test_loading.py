@@ -16,6 +16,8 @@ from jaxsink.checkpoints import streaming as loading
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import is_rounded
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture
 def allocated(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:

@@ -30,6 +30,8 @@ from jaxsink.runs.progress import Task, reporting
 from jaxsink.sampling import llada, registry
 from jaxsink.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SPECIALS = [
     "<|startoftext|>",
     "<|endoftext|>",

@@ -22,6 +22,8 @@ from support.damage import Edit, damage, edits
 import jaxsink
 from jaxsink import JaxsinkError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture
 def ordinary(tmp_path: Path, capsys: Any) -> Iterator[Path]:

@@ -12,6 +12,8 @@ from support.checkpoints import CONFIGS, assert_refused, config_of, make, run, t
 import jaxsink
 from jaxsink import JaxsinkError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # What stands in config.json instead of a sound one, and words of the sentence.
 TEXTS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "cut": ('{"architectures": ["LlamaForCausalLM"], "hid', ("not valid JSON",)),

@@ -31,6 +31,8 @@ from jaxsink.checkpoints.storage import MANIFEST
 from jaxsink.checkpoints.writer import Writer
 from jaxsink.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_every_family_arrives_bit_for_bit(family: str, tmp_path: Path, capsys: Any) -> None:

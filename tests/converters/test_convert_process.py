@@ -22,6 +22,8 @@ import jaxsink
 from jaxsink import JaxsinkError
 from jaxsink.runs.progress import Task
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # A conversion that stops after five tensors, with some of them handed to Orbax, until the file `go` appears.
 PAUSED = """
 import signal, sys, time

@@ -28,6 +28,8 @@ import jaxsink
 from jaxsink import JaxsinkError
 from jaxsink.checkpoints.storage import MANIFEST
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.mark.parametrize("family", ["llama", "dream", "gpt2", "llada_moe"])
 def test_load_straight_into_a_mesh(family: str, tmp_path: Path, capsys: Any) -> None:

@@ -23,6 +23,8 @@ from jaxsink.checkpoints.storage import MANIFEST
 from jaxsink.errors import JaxsinkError
 from jaxsink.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 Quant = gguf.GGMLQuantizationType
 LETTERS = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 TOKENS = ["<|endoftext|>", "<|im_start|>", *LETTERS, "he", "ll", "hell"]

@@ -28,6 +28,8 @@ from support.paths import GOLDEN
 import jaxsink
 from jaxsink import JaxsinkError, ModelConfig
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 PUBLISHED = GOLDEN / "configs"
 # folder: (preset with the same sizes, mask id, eos ids, bos id, eot id)
 Ids = tuple[int | None, tuple[int, ...], int | None, int | None]

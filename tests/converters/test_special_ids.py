@@ -12,6 +12,8 @@ from support.checkpoints import assert_refused, converted, make, run, tokenizer_
 import jaxsink
 from jaxsink import JaxsinkError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def add_tokens(folder: Path, declared: dict[str, str] | None = None, **texts: int) -> None:
     """A tokenizer of w0 … w49, of which some have other texts; `declared` goes into tokenizer_config.json."""

@@ -16,6 +16,8 @@ from jaxsink.sampling.registry import family_sampler
 from jaxsink.sinks import MaskSinks
 from jaxsink.zoo.builtin import BUILTIN
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 LLADA, DREAM, LLAMA = (BUILTIN[name].config for name in ("mini-llada", "mini-dream", "mini-llama"))
 
 

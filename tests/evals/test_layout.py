@@ -36,6 +36,8 @@ from jaxsink.tasks.score import Score
 from jaxsink.tasks.vocabulary import tokenizer
 from jaxsink.zoo.presets import PRESETS
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 generating = importlib.import_module("jaxsink.sampling.generate")
 MESHES = ((1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (2, 4), (1, 8))
 ROWS = (8, 13, 32, 80)

@@ -25,6 +25,8 @@ from jaxsink.planner.job import Job
 from jaxsink.recording.recorders import received
 from jaxsink.recording.spec import make_record_spec
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NARROW = ("bfloat16", "float16", "int8")
 PROGRAMS = ("diffusion", "autoregressive", "forward", "likelihood")
 BATCH, LENGTH = 1, 16

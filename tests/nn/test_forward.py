@@ -13,8 +13,9 @@ from support.reference import transformer as reference
 
 import jaxsink
 from jaxsink import JaxsinkError
-from jaxsink.nn.layer import Layer
 from jaxsink.recording import recorders as record
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 CASES = [
     (name, case)
@@ -170,22 +171,3 @@ def test_rope_frequencies_of_llama_31(llama) -> None:
     frequency, factor = rope_frequencies(jaxsink.preset("llama-3.1-8b"))
     np.testing.assert_allclose(frequency, llama.arrays["rope.inv_freq_llama31_8b"], rtol=2e-6)
     assert factor == 1.0
-
-
-@pytest.mark.parametrize("family", ["llada", "dream", "qwen3"])
-def test_heads_told_apart_before_the_slice_are_the_same_model_and_for_tpu_only(family: str, monkeypatch) -> None:
-    model = jaxsink.init(FAMILIES[family], seed=3)
-    tokens = np.arange(24).reshape(2, 12) % 70
-    before = jaxsink.forward(model, tokens, record=record.received())
-    jax.clear_caches()
-    used = []
-    by_head = Layer.by_head
-    monkeypatch.setattr(Layer, "by_head", lambda self: used.append(family) or by_head(self))
-    np.testing.assert_array_equal(jaxsink.forward(model, tokens).logits, before.logits)
-    assert not used
-    jax.clear_caches()
-    monkeypatch.setattr("jaxsink.nn.transformer.on_tpu", lambda mesh: True)
-    after = jaxsink.forward(model, tokens, record=record.received())
-    assert used
-    np.testing.assert_allclose(after.logits, before.logits, atol=1e-6)
-    np.testing.assert_allclose(after.record, before.record, atol=1e-5)

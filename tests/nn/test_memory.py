@@ -13,6 +13,8 @@ from jaxsink.cli.main import main
 from jaxsink.nn.memory import explained, sentence
 from jaxsink.sampling import execution as spread
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 GIB = 1 << 30
 
 

@@ -21,6 +21,8 @@ from jaxsink.parallel import make_mesh
 from jaxsink.training.evaluate import accuracy
 from jaxsink.zoo.builtin import builtin
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 DENSE = [name for name, config in FAMILIES.items() if config.experts is None]
 
 

@@ -12,6 +12,8 @@ import jaxsink
 from jaxsink import JaxsinkError, parallel, preset
 from jaxsink.recording import recorders as record
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.mark.parametrize("shape", [(1, 8), (2, 4), (8, 1)])
 @pytest.mark.parametrize("family", ["llada", "dream", "llama3.1", "llada_moe"])

@@ -11,6 +11,8 @@ from support.models import lively, sequences
 import jaxsink
 from jaxsink.recording import recorders as record
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture(scope="module")
 def seen() -> tuple:

@@ -19,6 +19,8 @@ from jaxsink.runs import progress, reporter
 from jaxsink.runs.progress import bytes_progress, duration, human_bytes, reporting, stage
 from jaxsink.runs.reporter import EVERY, PATIENCE, Heard, Reporter
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 class Screen(io.StringIO):
     """A file that may be a terminal; `new()` is what came since the last look."""

@@ -12,6 +12,8 @@ import jaxsink
 from jaxsink import ARSampler, JaxsinkError, LLaDASampler
 from jaxsink.sinks import MaskSinks
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SAMPLER = LLaDASampler(8, 2, 8)
 SHAPE = r"intervene must return \[L, B, H, S\] = \[4, 1, 4, 11\], bool \(True hides a key\) or float .* returned "
 

@@ -18,6 +18,8 @@ from jaxsink.cli.main import main
 from jaxsink.sampling.generation import Generation
 from jaxsink.sampling.prompts import unknown_words
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 QUESTION = "Mia has 2 bags with 3 apples in each bag and 4 more apples on the table. How many apples does Mia have?"
 SHORT = "Mia has 4 apples. She buys 3 more. How many apples does she have?"
 ANSWER = "\nThe bags hold 2 * 3 = 6 apples.\nMia has 6 + 4 = 10 apples.\n#### 10"

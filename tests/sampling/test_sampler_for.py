@@ -25,6 +25,8 @@ from jaxsink.zoo.presets import HUB_IDS, PRESETS, preset
 from jaxsink.zoo.recommend import published, recommended
 from jaxsink.zoo.weights import NAMES
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture(scope="module")
 def model() -> jaxsink.Model:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from jaxsink import JaxsinkError, sinks
 from jaxsink.sinks.rules import largest
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 FEW = settings(max_examples=40, deadline=None)
 LENGTHS = st.sampled_from([2, 3, 17, 64])  # few shapes, so that few programs are compiled
 

@@ -17,6 +17,8 @@ from jaxsink import JaxsinkError, ModelConfig, Tokenizer
 from jaxsink.recording.recorders import Tap
 from jaxsink.sinks import tokens
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 MERGED = [
     "ĠĠ",
     "Ċ",
