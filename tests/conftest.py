@@ -11,7 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from support import shape_checks
 
+shape_checks.install()  # before jaxsink is imported
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_platforms", "cpu")
 

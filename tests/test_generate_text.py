@@ -41,7 +41,10 @@ def test_several_texts_of_different_lengths(model: jaxsink.Model) -> None:
     other = "Ben has 5 eggs. He gives 2 eggs to Tom. How many eggs does Ben have?"
     with pytest.warns(UserWarning, match="does not know these words") as seen:
         out = jaxsink.generate(model, [QUESTION, other + " Bananas"])
-    assert str(seen[0].message).endswith("reads <|unk|> instead: Bananas.") and seen[0].filename == __file__
+    assert (
+        str(seen[0].message).endswith("reads <|unk|> instead: Bananas.")
+        and Path(jaxsink.__file__).parent not in Path(seen[0].filename).parents
+    )
     assert out.texts[0] == ANSWER and len(out.texts) == 2
     with pytest.raises(JaxsinkError, match="there are 2 texts"):
         _ = out.text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jaxsink.nn.attention import exact
 from jaxsink.nn.config import ModelConfig, RopeScaling
 
 
+@runtime_checkable
 class Maker(Protocol):
     """Makes the start value of a parameter: random for matrices, ones for norms, zeros for biases."""
 

@@ -7,7 +7,7 @@ the window's logits, which tokens go where (`decide`). The loop around it is the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -41,6 +41,7 @@ class Window(NamedTuple):
     place: Array  # i32[B,W], index counted from the start of the generated part
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """What the diffusion loop needs; the contract's samplers below, or a user's own frozen dataclass."""
 
