@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.checkpoints.load import describe_place
+from jaxsink.checkpoints.load import describe_checkpoint
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.origin import Origin
@@ -130,7 +130,7 @@ class Found:
         place = resolve(model)
         if not place.exists():
             raise no_such_model(model)
-        return cls(place, *describe_place(place, mask_id, ignore_settings))
+        return cls(place, *describe_checkpoint(place, mask_id, ignore_settings))
 
     @property
     def sampler(self) -> Any:

@@ -268,12 +268,13 @@ class TopToken(TypedDict):
 def top_tokens(found: Frequency, tokenizer: Tokenizer, n: int = 5) -> list[TopToken]:
     """The n most frequent sink tokens, with their share of all sinks, base rate and lift; ties in order of id."""
     rates = found.by_token
-    order = np.argsort(-rates.count, kind="stable")[:n]
+    counts = np.asarray(rates.count)
+    order = np.argsort(-counts, kind="stable")[:n]
     share, base, lift = rates.share, rates.base, rates.lift
     return [
         TopToken(token=tokenizer.token(i), id=int(i), share=float(share[i]), base=float(base[i]), lift=float(lift[i]))
         for i in order
-        if rates.count[i]
+        if counts[i]
     ]
 
 

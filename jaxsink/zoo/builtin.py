@@ -10,10 +10,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.sampling.recommend import AnySampler
 from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
 from jaxsink.tasks.batches import LENGTH, RESPONSE
 from jaxsink.tasks.vocabulary import tokenizer
@@ -31,10 +31,10 @@ _DREAM = _LLAMA.replace(family="dream", attention="bidirectional", shift_logits=
 
 @dataclass(frozen=True)
 class Builtin:
-    """sampler: how the model is meant to write; settings: how it was trained."""
+    """A built-in model: the sampler that it is meant for, and the settings that it was trained with."""
 
     config: ModelConfig
-    sampler: Any
+    sampler: AnySampler
     settings: Settings
 
 
@@ -58,6 +58,7 @@ BUILTIN: dict[str, Builtin] = {
 
 
 def builtin(name: str) -> Builtin:
+    """The built-in model of that name, or an error that lists all."""
     if name not in BUILTIN:
         raise JaxsinkError(f"there is no built-in model {name!r}; there are {', '.join(BUILTIN)}.")
     return BUILTIN[name]
