@@ -79,12 +79,20 @@ def run(study: Study) -> Finding:
         f"{name}: {PLACES[int(np.argmax(share))]} {max(share):.0%}" for name, share in zip(names, shares, strict=True)
     )
     return Finding(
-        NAME, TITLE, QUESTION, PAPER,
-        f"Most sinks are on: {top}. Correlation over heads of the sinks in the question: {alike or 'not comparable'}.",
-        "new", [study.figure(NAME, figure)],
-        [
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Most sinks are on: {top}. Correlation over heads of the sinks in the question: {alike or 'not comparable'}.",
+        verdict="new",
+        figures=[study.figure(NAME, figure)],
+        tables=[
             Table("Where the largest sink of a head is", ["model", "place", "share", "low", "high"], rows),
-            Table("Are the same heads sinks?", ["model", "model ", "correlation"], pairs,
-                  "of the mean score of each head's sink in the question; heads of mini-dream began as mini-llama's"),
+            Table(
+                "Are the same heads sinks?",
+                ["model", "model ", "correlation"],
+                pairs,
+                "of the mean score of each head's sink in the question; heads of mini-dream began as mini-llama's",
+            ),
         ],
-    )  # fmt: skip
+    )

@@ -50,12 +50,18 @@ def run(study: Study) -> Finding:
         half = next(row[1] for row in mine if row[5] >= max(r[5] for r in mine) / 2)
         words.append(f"{subject.name} by step {half:,} of {steps[-1]:,}")
     if not rows:
-        return Finding(NAME, TITLE, QUESTION, PAPER, HOW, "not tested")
+        return Finding(name=NAME, title=TITLE, question=QUESTION, paper=PAPER, found=HOW, verdict="not tested")
     for axis, label in zip(axes[0], ("sinks per head", "largest score of a head (column sum)"), strict=True):
         axis.set(xlabel="training step", ylabel=label, xscale="log")
         plots.label_lines(axis)
     columns = ["model", "step", "sinks per head", "low", "high", "largest score", "low", "high"]
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"The largest score is half its maximum: {'; '.join(words)}.", "new",
-        [study.figure(NAME, figure)], [Table("Over training", columns, rows, "95 % intervals over generations")],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"The largest score is half its maximum: {'; '.join(words)}.",
+        verdict="new",
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("Over training", columns, rows, "95 % intervals over generations")],
+    )

@@ -34,7 +34,12 @@ def run(study: Study) -> Finding:
         words.append(f"{subject.name} {found.estimate:.1f} [{found.low:.1f}, {found.high:.1f}]")
     plots.shared_legend(figure)
     return Finding(
-        NAME, TITLE, QUESTION, PAPER,
-        f"The largest score of a head, in units of the mean, averages {', '.join(words)}; a sink needs {1 + study.eps:g}.",
-        all_of(*strong), [study.figure(NAME, figure)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"The largest score of a head, in units of the mean, averages {', '.join(words)}; "
+        f"a sink needs {1 + study.eps:g}.",
+        verdict=all_of(*strong),
+        figures=[study.figure(NAME, figure)],
+    )

@@ -34,7 +34,14 @@ def draw(axis: Any, committed_at: np.ndarray, block: int | None) -> None:
 def run(study: Study) -> Finding:
     diffusion = [subject for subject in study.subjects if subject.is_diffusion]
     if not diffusion:
-        return Finding(NAME, TITLE, QUESTION, PAPER, "No diffusion model was studied.", "not tested")
+        return Finding(
+            name=NAME,
+            title=TITLE,
+            question=QUESTION,
+            paper=PAPER,
+            found="No diffusion model was studied.",
+            verdict="not tested",
+        )
     figure, axes = plots.canvas(1, len(diffusion))
     words, held = [], []
     for axis, subject in zip(axes[0], diffusion, strict=True):
@@ -51,7 +58,11 @@ def run(study: Study) -> Finding:
         else:
             held.append(found.high < 1)
     return Finding(
-        NAME, TITLE, QUESTION, PAPER,
-        f"Rank correlation of place and step: {', '.join(words)}. Blocks are filled strictly one after the other.",
-        all_of(*held), [study.figure(NAME, figure)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Rank correlation of place and step: {', '.join(words)}. Blocks are filled strictly one after the other.",
+        verdict=all_of(*held),
+        figures=[study.figure(NAME, figure)],
+    )

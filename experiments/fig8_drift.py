@@ -42,7 +42,12 @@ def run(study: Study) -> Finding:
     columns = ["model", "drift per step", "low", "high", "distance to the leftmost mask", "to the rightmost mask"]
     words = "; ".join(f"{r[0]} {r[1]:+.2f} [{r[2]:+.2f}, {r[3]:+.2f}]" for r in rows)
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"Drift in positions per step: {words}.",
-        all_of(*held) if held else "not tested", [study.figure(NAME, figure)],
-        [Table("Drift", columns, rows, "95 % intervals over generations; positive = to the right")],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Drift in positions per step: {words}.",
+        verdict=all_of(*held) if held else "not tested",
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("Drift", columns, rows, "95 % intervals over generations; positive = to the right")],
+    )

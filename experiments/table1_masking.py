@@ -60,6 +60,12 @@ def run(study: Study) -> Finding:
     )
     control = f"Top-1 hurts significantly more than a random key in: {', '.join(special) or 'none of the models'}."
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"Accuracy, nothing hidden to top sink hidden: {drops}. {control}",
-        all_of(*held), [study.figure(NAME, figure)], [Table("Accuracy by condition", COLUMNS, lines, NOTE)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Accuracy, nothing hidden to top sink hidden: {drops}. {control}",
+        verdict=all_of(*held),
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("Accuracy by condition", COLUMNS, lines, NOTE)],
+    )

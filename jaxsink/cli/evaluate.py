@@ -64,13 +64,17 @@ def add_parser(commands: Commands) -> None:
     what = parser.add_argument_group("conditions")
     what.add_argument("--k", default="0,1,5,10", metavar="K,K", help="keys to hide per head (default: %(default)s)")
     what.add_argument(
-        "--select", default="top,random,bottom", metavar="S,S",
+        "--select",
+        default="top,random,bottom",
+        metavar="S,S",
         help="which: top, random, bottom, or first for the first tokens (default: %(default)s)",
-    )  # fmt: skip
+    )
     what.add_argument(
-        "--rank-on", choices=("masked", "clean"), default="masked",
+        "--rank-on",
+        choices=("masked", "clean"),
+        default="masked",
         help="rank keys by the attention of the masked model, or of an extra unmasked pass (default: %(default)s)",
-    )  # fmt: skip
+    )
     what.add_argument(
         "--gold",
         action="store_true",

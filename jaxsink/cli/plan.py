@@ -214,10 +214,16 @@ def make_job(args: argparse.Namespace, config: ModelConfig) -> Job:
     from jaxsink.sinks.mask import MaskSinks
 
     job = Job(
-        config, make_sampler(args, config), args.batch, args.prompt, every=args.every, dtype=args.dtype,
-        backend=args.backend, unrolled=args.unrolled,
+        config,
+        make_sampler(args, config),
+        args.batch,
+        args.prompt,
+        every=args.every,
+        dtype=args.dtype,
+        backend=args.backend,
+        unrolled=args.unrolled,
         intervene=None if args.mask is None else MaskSinks(args.mask),
-    )  # fmt: skip
+    )
     if config.positions == "learned" and job.length > config.max_positions:
         raise JaxsinkError(f"{job.length} tokens are more than the {config.max_positions} this model has learned.")
     wanted = "top" if args.record is None else args.record

@@ -15,16 +15,26 @@ if TYPE_CHECKING:
 _FILTERS = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
 SAMPLERS: dict[str, dict[str, str]] = {
     "LLaDASampler": {
-        "steps": "steps", "block": "block_length", "temperature": "temperature", "cfg": "cfg_scale",
-        "remasking": "remasking", "threshold": "threshold", "stop_at_eos": "stop_at_eos", "cache": "cache",
-        "logits_eos_inf": "logits_eos_inf", "confidence_eos_eot_inf": "confidence_eos_eot_inf",
+        "steps": "steps",
+        "block": "block_length",
+        "temperature": "temperature",
+        "cfg": "cfg_scale",
+        "remasking": "remasking",
+        "threshold": "threshold",
+        "stop_at_eos": "stop_at_eos",
+        "cache": "cache",
+        "logits_eos_inf": "logits_eos_inf",
+        "confidence_eos_eot_inf": "confidence_eos_eot_inf",
     },
     "DreamSampler": {"steps": "steps", "alg": "alg", "alg_temp": "alg_temp", **_FILTERS},
     "SDARSampler": {
-        "steps_per_block": "steps_per_block", "threshold": "threshold", "stop_at_eos": "stop_at_eos", **_FILTERS,
+        "steps_per_block": "steps_per_block",
+        "threshold": "threshold",
+        "stop_at_eos": "stop_at_eos",
+        **_FILTERS,
     },
     "ARSampler": {"stop_at_eos": "stop_at_eos", "whole_map": "whole_map", **_FILTERS},
-}  # fmt: skip
+}
 SAMPLER_OPTIONS = tuple(dict.fromkeys(option for table in SAMPLERS.values() for option in table))
 
 
@@ -32,9 +42,13 @@ def add_sampler_options(group: Any, length: str = "--tokens", default: int | Non
     """All default to None but, where a default is given, the length: what is not set stays as the model recommends."""
     switch, flag = argparse.BooleanOptionalAction, "store_const"
     group.add_argument(
-        length, dest="tokens", metavar="N", type=positive, default=default,
+        length,
+        dest="tokens",
+        metavar="N",
+        type=positive,
+        default=default,
         help=f"length of the response (default: {default or 'as the model recommends, like all that follows'})",
-    )  # fmt: skip
+    )
     group.add_argument(
         "--steps", metavar="N", type=positive, help="LLaDA, Dream: steps in all (default: by the length)"
     )

@@ -29,8 +29,10 @@ EXAMPLES = """examples:
 
 Running the same command again continues the run, whatever ended it, and gives the same weights as a run in one go.
 """
-OPTIONS = ("steps", "batch", "learning_rate", "warmup", "decay", "clip", "seed", "dtype", "predict", "noise", "ramp",
-           "opening", "init", "checkpoints")  # fmt: skip
+OPTIONS = (
+    *("steps", "batch", "learning_rate", "warmup", "decay", "clip", "seed", "dtype"),
+    *("predict", "noise", "ramp", "opening", "init", "checkpoints"),
+)
 
 
 def add_parser(commands: Commands) -> None:

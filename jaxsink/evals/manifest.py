@@ -26,8 +26,12 @@ from jaxsink.version import __version__
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "tokenizers")
 FILE = "manifest.json"
 DECIDES = {  # what must be the same for a run to go on; the rest of a manifest is for the reader
-    "exam": "setting", "model": "model", "conditions": "conditions", "eps": "ε for sinks", "seed": "seed",
-}  # fmt: skip
+    "exam": "setting",
+    "model": "model",
+    "conditions": "conditions",
+    "eps": "ε for sinks",
+    "seed": "seed",
+}
 
 
 def manifest(model: Model, exam: Exam, conditions: Conditions, eps: float | None, seed: int) -> dict[str, Any]:
@@ -36,7 +40,9 @@ def manifest(model: Model, exam: Exam, conditions: Conditions, eps: float | None
     return {
         "exam": {"name": exam.name, **exam.facts, "questions": len(exam.questions), "prompts_sha256": exam.digest},
         "model": {
-            "fingerprint": fingerprint(model), "dtype": weights_dtype(model), "family": model.config.family,
+            "fingerprint": fingerprint(model),
+            "dtype": weights_dtype(model),
+            "family": model.config.family,
             "parameters": sum(leaf.size for leaf in leaves),
         },
         "conditions": {label: repr(policy) for label, policy in conditions.items()},
@@ -46,7 +52,7 @@ def manifest(model: Model, exam: Exam, conditions: Conditions, eps: float | None
         "jaxsink": __version__,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
         "device": str(jax.devices()[0].device_kind),
-    }  # fmt: skip
+    }
 
 
 def claim(folder: Path, wanted: dict[str, Any]) -> None:

@@ -111,8 +111,11 @@ def frequent_tokens(pooled: Mapping[str, Any], name_of: Callable[[int], str]) ->
     order = [n for n in np.argsort(-count, kind="stable")[:SHOWN] if count[n]]
     return [
         {
-            "token": name_of(ids[n]), "id": ids[n], "share": float(rates.share[n]), "base": float(rates.base[n]),
+            "token": name_of(ids[n]),
+            "id": ids[n],
+            "share": float(rates.share[n]),
+            "base": float(rates.base[n]),
             "lift": float(rates.lift[n]),
         }
         for n in order
-    ]  # fmt: skip
+    ]

@@ -50,14 +50,23 @@ def _rows(summary: Summary) -> list[Row]:
         condition = line["condition"]
         (k, select), plain = parts(condition), tests.get((condition, PLAIN), {})
         control = tests.get((condition, label(k, "random")), {})
-        rows.append({
-            "model": summary["subject"], "benchmark": summary["benchmark"], "setting": summary["exam"],
-            "condition": condition, "k": k, "select": select,
-            **{name: line[name] for name in ("right", "total", "accuracy", "low", "high")},
-            "paper": line["reported"], "p_paper": line["p_reported"],
-            "lost": plain.get("lost"), "gained": plain.get("gained"),
-            "p_plain": plain.get("p"), "p_random": control.get("p"),
-        })  # fmt: skip
+        rows.append(
+            {
+                "model": summary["subject"],
+                "benchmark": summary["benchmark"],
+                "setting": summary["exam"],
+                "condition": condition,
+                "k": k,
+                "select": select,
+                **{name: line[name] for name in ("right", "total", "accuracy", "low", "high")},
+                "paper": line["reported"],
+                "p_paper": line["p_reported"],
+                "lost": plain.get("lost"),
+                "gained": plain.get("gained"),
+                "p_plain": plain.get("p"),
+                "p_random": control.get("p"),
+            }
+        )
     return rows
 
 
@@ -69,11 +78,16 @@ def table2(summaries: Sequence[Summary]) -> list[Row]:
         theirs = TABLE2.get(summary["exam"].split("/")[0], ()) if ours else ()
         for rank, (token, paper) in enumerate(zip_longest(ours, theirs), 1):
             found = {name: token[name] for name in ("token", "share", "base", "lift")} if token else {}
-            rows.append({
-                "model": summary["subject"], "benchmark": summary["benchmark"], "rank": rank,
-                **{name: found.get(name) for name in ("token", "share", "base", "lift")},
-                "paper_token": paper[0] if paper else None, "paper_share": paper[1] if paper else None,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "model": summary["subject"],
+                    "benchmark": summary["benchmark"],
+                    "rank": rank,
+                    **{name: found.get(name) for name in ("token", "share", "base", "lift")},
+                    "paper_token": paper[0] if paper else None,
+                    "paper_share": paper[1] if paper else None,
+                }
+            )
     return rows
 
 

@@ -13,9 +13,10 @@ from jaxsink.errors import JaxsinkError
 
 LARGE = 400_000  # bytes of a drawing; beyond it the bitmap is shown, if it is smaller
 TAGS = {
-    "svg", "g", "defs", "path", "use", "image", "clipPath", "rect", "line", "polyline", "polygon", "circle", "ellipse",
-    "text", "tspan", "title", "desc", "linearGradient", "radialGradient", "stop", "pattern", "mask", "marker",
-}  # fmt: skip
+    *("svg", "g", "defs", "path", "use", "image", "clipPath", "rect", "line", "polyline", "polygon", "circle"),
+    *("ellipse", "text", "tspan", "title", "desc", "linearGradient", "radialGradient", "stop", "pattern", "mask"),
+    "marker",
+}
 SCALE = 1.4  # figures have the size and type of a printed page, which is small on a screen
 INK, PAPER = "#000000", "#ffffff"  # matplotlib's
 NAME = re.compile(r"url\(\s*#([^)]*)\)")

@@ -155,8 +155,8 @@ def colours(share: np.ndarray) -> np.ndarray:
     """uint8[..., 3]; white for nothing."""
     import matplotlib
 
-    return (matplotlib.colormaps["YlOrRd"](share)[..., :3] * 255 * share[..., None] ** 0.35
-            + 255 * (1 - share[..., None] ** 0.35)).astype(np.uint8)  # fmt: skip
+    ink = share[..., None] ** 0.35
+    return (matplotlib.colormaps["YlOrRd"](share)[..., :3] * 255 * ink + 255 * (1 - ink)).astype(np.uint8)
 
 
 def luminance(colour: tuple[int, ...]) -> float:

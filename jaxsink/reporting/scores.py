@@ -25,10 +25,12 @@ def whole_scores(generation: Generation) -> tuple[np.ndarray, np.ndarray | None]
     leaves = flatten(generation.record)
     steps, (batch, length) = len(generation.recorded_steps), np.shape(generation.tokens)
     fitting = {
-        name: leaf for name, leaf in leaves.items()
-        if leaf.ndim == 5 and (leaf.shape[0], leaf.shape[2], leaf.shape[4]) == (steps, batch, length)
+        name: leaf
+        for name, leaf in leaves.items()
+        if leaf.ndim == 5
+        and (leaf.shape[0], leaf.shape[2], leaf.shape[4]) == (steps, batch, length)
         and name.rpartition(".")[2] not in OTHERS
-    }  # fmt: skip
+    }
     if not fitting:
         shapes = ", ".join(f"{name or 'an array'} {list(leaf.shape)}" for name, leaf in leaves.items())
         raise JaxsinkError(

@@ -31,9 +31,15 @@ class Gallery:
     def generation(self) -> Generation:
         """The same as a `Generation`, for the plots that every user has."""
         return Generation(
-            self.tokens, self.committed_at, self.scores, self.mask, self.taken, self.prompt_length,
-            recorded_steps=np.arange(len(self.scores)), autoregressive=self.mask_id is None,
-        )  # fmt: skip
+            self.tokens,
+            self.committed_at,
+            self.scores,
+            self.mask,
+            self.taken,
+            self.prompt_length,
+            recorded_steps=np.arange(len(self.scores)),
+            autoregressive=self.mask_id is None,
+        )
 
     @cached_property
     def tracks(self) -> Tracks:
@@ -75,6 +81,9 @@ class Gallery:
 def from_arrays(arrays: dict[str, Any], mask_id: int | None, eps: float) -> Gallery:
     names = ("scores", "tokens", "committed_at", "mask", "real", "taken")
     return Gallery(
-        **{name: arrays[name] for name in names}, masked=arrays.get("masked"),
-        prompt_length=int(arrays["prompt_length"]), mask_id=mask_id, eps=eps,
-    )  # fmt: skip
+        **{name: arrays[name] for name in names},
+        masked=arrays.get("masked"),
+        prompt_length=int(arrays["prompt_length"]),
+        mask_id=mask_id,
+        eps=eps,
+    )

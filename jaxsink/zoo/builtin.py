@@ -21,10 +21,21 @@ from jaxsink.training.settings import Settings
 
 _IDS = tokenizer().special
 _LLAMA = ModelConfig(
-    family="llama", layers=4, width=128, heads=4, kv_heads=4, head_dim=32, mlp_width=384, vocab=tokenizer().size,
-    norm_eps=1e-5, rope_theta=1e3, max_positions=4 * LENGTH,
-    eos_ids=(_IDS["eos"],), bos_id=_IDS["bos"], pad_id=_IDS["pad"],
-)  # fmt: skip
+    family="llama",
+    layers=4,
+    width=128,
+    heads=4,
+    kv_heads=4,
+    head_dim=32,
+    mlp_width=384,
+    vocab=tokenizer().size,
+    norm_eps=1e-5,
+    rope_theta=1e3,
+    max_positions=4 * LENGTH,
+    eos_ids=(_IDS["eos"],),
+    bos_id=_IDS["bos"],
+    pad_id=_IDS["pad"],
+)
 _LLADA = _LLAMA.replace(family="llada", attention="bidirectional", skip_gaps=False, mask_id=_IDS["mask"])
 _DREAM = _LLAMA.replace(family="dream", attention="bidirectional", shift_logits=True, mask_id=_IDS["mask"])
 

@@ -195,9 +195,13 @@ class JaxsinkLM(TemplateLM):
             for batch, real in jobs:
                 begin(f"texts, prompts of up to {batch[0].width} tokens")
                 out = generate(
-                    self.model, [list(one.prompt) for one in batch], batch[0].sampler, intervene=self.options.masking,
-                    seed=[one.seed for one in batch], pad_to=BUCKET,
-                )  # fmt: skip
+                    self.model,
+                    [list(one.prompt) for one in batch],
+                    batch[0].sampler,
+                    intervene=self.options.masking,
+                    seed=[one.seed for one in batch],
+                    pad_to=BUCKET,
+                )
                 for one, row in list(zip(batch, to_host(out.response).tolist(), strict=True))[:real]:
                     text = truncate(self.text.decode(row[: first_end(row, self.config)]), one.until)
                     texts[one.number] = text
