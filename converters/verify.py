@@ -94,7 +94,7 @@ def torch_logits(name: str, path: Path, dtype: str, tokens: np.ndarray) -> np.nd
 
 
 def free_memory() -> float:
-    """Bytes that can be had without swapping; infinite where the system does not tell."""
+    """Bytes available without swapping; infinite where the system does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

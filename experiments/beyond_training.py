@@ -21,7 +21,9 @@ def along_the_way(runs: Path | None, name: str) -> tuple[Subject, ...]:
     """The checkpoints of a model's run, in order."""
     if runs is None or not (runs / name / "checkpoints").is_dir():
         return ()
-    return tuple(trained(runs / name, place.name) for place in sorted((runs / name / "checkpoints").iterdir()))
+    return tuple(
+        trained(runs / name, checkpoint.name) for checkpoint in sorted((runs / name / "checkpoints").iterdir())
+    )
 
 
 def needs(study: Study) -> list[tuple[Subject, Measurement]]:

@@ -27,7 +27,7 @@ def run(study: Study) -> Finding:
         plots.title_of_head(restless, subject.name, gallery.tracks.jumps[:, 0].any())
         largest = np.where(gallery.real[:, None, :, None], gallery.scores, 0).max(axis=-1)
         per_prompt = np.array(
-            [largest[gallery.counted[:, row], :, row].mean() for row in range(len(gallery.tokens))]
+            [largest[gallery.counted[:, sequence], :, sequence].mean() for sequence in range(len(gallery.tokens))]
         )  # one number per generation
         found = bootstrap(per_prompt)
         strong.append(found.low > 1 + study.eps)

@@ -18,14 +18,14 @@ PAPER = "In LLaDA a sink jumps from position 62 to 88 between steps 38 and 39; i
 
 
 def largest_jump(position: np.ndarray, score: np.ndarray) -> tuple[int, int, int, int] | None:
-    """(step, layer, row, head) of the farthest jump between two clear sinks."""
+    """(step, layer, sequence, head) of the farthest jump between two clear sinks."""
     both = (position[1:] >= 0) & (position[:-1] >= 0)
     distance = np.where(both, np.abs(position[1:] - position[:-1]), 0)
     if not distance.any():
         return None
     clear = np.minimum(score[1:], score[:-1]) * (distance > 0)
-    step, layer, row, head = np.unravel_index(np.argmax(distance * 1000 + clear), distance.shape)
-    return int(step), int(layer), int(row), int(head)
+    step, layer, sequence, head = np.unravel_index(np.argmax(distance * 1000 + clear), distance.shape)
+    return int(step), int(layer), int(sequence), int(head)
 
 
 def draw(axis: Any, picture: np.ndarray, sink: int, other: int) -> Any:
@@ -75,13 +75,14 @@ def run(study: Study) -> Finding:
         if jump is None:
             words.append(f"{subject.name}: no sink ever jumps")
             continue
-        step, layer, row, head = jump
-        real = np.flatnonzero(gallery.mask[row])
+        step, layer, sequence, head = jump
+        real = np.flatnonzero(gallery.mask[sequence])
         before, after = (
-            int(gallery.place[row][gallery.tracks.position[at, layer, row, head]]) for at in (step, step + 1)
+            int(gallery.token_position[sequence][gallery.tracks.position[at, layer, sequence, head]])
+            for at in (step, step + 1)
         )
         for axis, at, sink, other in zip(line, (step, step + 1), (before, after), (after, before), strict=True):
-            seen = gallery.canvas[at, row][None, real]
+            seen = gallery.canvas[at, sequence][None, real]
             recorder = jaxsink.record.maps(layers=[layer], heads=[head])
             picture = np.asarray(jaxsink.forward(subject.model, seen, record=recorder).record)[0, 0, 0]
             image = draw(axis, picture, sink, other)

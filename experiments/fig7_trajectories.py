@@ -50,7 +50,7 @@ def run(study: Study) -> Finding:
         draw(axis, gallery)
         plots.title_of_head(axis, subject.name, tracks.jumps[:, 0].any())
         seen = np.maximum(gallery.present.sum(axis=(0, 1, 3)), 1)
-        first = bootstrap((gallery.present & (gallery.sink_place == 0)).sum(axis=(0, 1, 3)) / seen)
+        first = bootstrap((gallery.present & (gallery.sink_token_position == 0)).sum(axis=(0, 1, 3)) / seen)
         jumps = bootstrap(tracks.jumps.sum(axis=(0, 2)) / seen)
         kinds = np.bincount(tracks.kind.ravel(), minlength=len(KINDS)) / tracks.kind.size
         rows.append(

@@ -21,7 +21,7 @@ def run(study: Study) -> Finding:
         gallery = study.gallery(subject)
         tracks = gallery.tracks
         seen = gallery.present.sum(axis=(1, 2, 3))
-        total = np.where(gallery.present, gallery.sink_place, 0).sum(axis=(1, 2, 3))
+        total = np.where(gallery.present, gallery.sink_token_position, 0).sum(axis=(1, 2, 3))
         axes[0, 0].plot(np.where(seen > 0, total / np.maximum(seen, 1), np.nan), label=subject.name)
         drift = bootstrap(tracks.drift.mean(axis=(0, 2)))
         row = [subject.name, drift.estimate, drift.low, drift.high]

@@ -25,7 +25,7 @@ def needs(study: Study) -> list[tuple[Subject, Measurement]]:
 
 
 def draw(axis: Any, mine: list[list[Any]]) -> None:
-    """Accuracy against K with intervals, a line for each choice of the keys; points stand apart where lines cross."""
+    """Accuracy against K with intervals, a line for each choice of the keys; points are set apart where lines cross."""
     for number, select in enumerate(SELECTIONS):
         chosen = [mine[0], *(line for line in mine if line[1].endswith(select))]
         bars = [[abs(line[2] - line[at]) for line in chosen] for at in (3, 4)]

@@ -1,4 +1,4 @@
-"""Table 2: which tokens are sinks most often, beside how often they stand there anyway."""
+"""Table 2: which tokens are sinks most often, beside how often they occur at all."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_missing_shots_and_foreign_questions_are_named() -> None:
         prompt_texts(get_setting("llada-8b-instruct/gsm8k/study"), [QUESTION], TRAIN[:10])
     with pytest.raises(JaxsinkError, match="needs 5 training questions"):
         prompt_texts(get_setting("mmada-8b-mixcot/gsm8k/study"), [QUESTION])
-    with pytest.raises(JaxsinkError, match="is for gsm8k, and HumanEval/0 is not"):
+    with pytest.raises(JaxsinkError, match="is for gsm8k, and HumanEval/0 is of another"):
         prompt_texts(get_setting("dream-7b-instruct/gsm8k/study"), [QUESTION, FUNCTION])
 
 

@@ -207,9 +207,9 @@ def test_rope_scaling_settings(kind: str, tmp_path: Path) -> None:
 BROKEN: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "architecture": ({"architecture": "mamba"}, ("'mamba'", "llama, qwen2")),
     "whole numbers": ({"extra": {"blk.0.attn_q.scale": np.zeros(4, np.int32)}}, ("blk.0.attn_q.scale", "I32")),
-    "extra tensor": ({"extra": {"blk.0.attn_sinks": np.zeros(4, np.float32)}}, ("blk.0.attn_sinks", "no place")),
+    "extra tensor": ({"extra": {"blk.0.attn_sinks": np.zeros(4, np.float32)}}, ("blk.0.attn_sinks", "no parameter of")),
     "missing tensors": ({"block_count": 3}, ("'blk.2.", "missing", "and 8 more")),
-    "one layer too many": ({"block_count": 1}, ("'blk.1.", "no place", "and 8 more")),
+    "one layer too many": ({"block_count": 1}, ("'blk.1.", "no parameter of", "and 8 more")),
     "no layers": ({"block_count": 0}, ("num_hidden_layers",)),
     "huge number of layers": ({"block_count": 4_000_000_000}, ("num_hidden_layers",)),
     "shape": ({"feed_forward_length": 97}, ("blk.0.ffn_", "96", "97")),

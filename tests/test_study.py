@@ -97,7 +97,7 @@ def test_the_gallery_holds_what_a_generation_recorded(study: Study) -> None:
     assert len(present)
     for step, layer, row, head in present[:: max(1, len(present) // 20)]:
         position = gallery.tracks.position[step, layer, row, head]
-        assert gallery.sink_place[step, layer, row, head] == gallery.mask[row, :position].sum()
+        assert gallery.sink_token_position[step, layer, row, head] == gallery.mask[row, :position].sum()
     number = gallery.mean_over_steps(gallery.tracks.sink_count)
     by_hand = gallery.tracks.sink_count[: gallery.taken[1], 1, 1, 0].mean()
     np.testing.assert_allclose(number[1, 1, 0], by_hand)
@@ -167,7 +167,7 @@ def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
         (["fig99"], "there is no experiment 'fig99'"),
         (["--problems", "0"], "at least one problem"),
         (["--generations", "1"], "two generations"),
-        (["--rows", "0"], "one row"),
+        (["--rows", "0"], "one sequence"),
         (["--mesh", "3"], "two numbers such as 2x4"),
         (["--mesh", "3x5"], "there are 8 devices, not 15"),
         (["--runs", "nowhere"], "nowhere is not a directory"),

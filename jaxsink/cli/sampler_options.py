@@ -69,10 +69,12 @@ def add_sampler_options(group: Any, length: str = "--tokens", default: int | Non
     )
     group.add_argument("--alg-temp", metavar="X", type=float, help="Dream: randomness of the order")
     group.add_argument("--cache", choices=("prefix", "dual"), help="LLaDA: approximate, faster (Fast-dLLM)")
-    group.add_argument("--stop-at-eos", action=switch, help="LLaDA, SDAR, AR: end a row at its end token")
+    group.add_argument("--stop-at-eos", action=switch, help="LLaDA, SDAR, AR: end a sequence at its end token")
     group.add_argument("--logits-eos-inf", action=flag, const=True, help="LLaDA: never choose the end token")
     group.add_argument("--confidence-eos-eot-inf", action=flag, const=True, help="LLaDA: commit end tokens last")
-    group.add_argument("--whole-map", action=flag, const=True, help="AR: record all rows so far, not the last alone")
+    group.add_argument(
+        "--whole-map", action=flag, const=True, help="AR: record all queries so far, not the newest alone"
+    )
 
 
 def positive(text: str) -> int:
@@ -86,7 +88,7 @@ def positive(text: str) -> int:
 
 
 def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Any = None) -> Any:
-    """The recommended sampler `base`, or the family's usual one, with the fields that were given in its place."""
+    """The recommended sampler `base`, or the family's usual one, with the given fields replaced."""
     from jaxsink.sampling.recommend import family_sampler, with_length
 
     base = base or family_sampler(config)

@@ -94,7 +94,7 @@ def _difference(found: Any, wanted: Any) -> str:
 
 
 def fingerprint(model: Model) -> str:
-    """A hash of configuration and weights. Sums of whole numbers stand for the weights, so a large model stays on its
+    """A hash of configuration and weights. Integer sums represent the weights, so a large model stays on its
     devices, and however it is cut over them the hash is the same."""
     digest = hashlib.sha256(repr(model.config).encode())
     for name, leaf in named_leaves(model)[0]:
@@ -104,13 +104,13 @@ def fingerprint(model: Model) -> str:
 
 @jax.jit
 def _checksum(x: Array) -> Array:
-    """uint32[]: the sum of all elements' bits, each mixed with its place."""
+    """uint32[]: the sum of all elements' bits, each mixed with its index."""
     bits = lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}")).astype(jnp.uint32)
     strides = np.cumprod([1, *x.shape[:0:-1]])[::-1]
     mixed = bits
     for axis, stride in enumerate(strides[: x.ndim]):
-        place = lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-        mixed = mixed + place * jnp.uint32(int(stride) * 0x9E3779B1 % 2**32)
+        index = lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+        mixed = mixed + index * jnp.uint32(int(stride) * 0x9E3779B1 % 2**32)
     mixed = (mixed ^ (mixed >> 16)) * jnp.uint32(0x85EBCA6B)
     mixed = (mixed ^ (mixed >> 13)) * jnp.uint32(0xC2B2AE35)
     return (mixed ^ (mixed >> 16)).sum(dtype=jnp.uint32)

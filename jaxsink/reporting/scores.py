@@ -61,10 +61,10 @@ def unpack(leaves: Mapping[str, np.ndarray]) -> Any:
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
         *outer, last = name.split(".")
-        place = tree
+        node = tree
         for key in outer:
-            place = place.setdefault(key, {})
-        place[last] = leaf
+            node = node.setdefault(key, {})
+        node[last] = leaf
     return tree
 
 

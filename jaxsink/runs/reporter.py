@@ -78,7 +78,7 @@ class Reporter:
             self._choose_visible()
 
     def beat(self) -> None:
-        """Show how things stand, if it is time."""
+        """Show the state of the work, if it is time."""
         with self._lock:
             silence = self.clock() - self.heard
             if not self.is_watched:

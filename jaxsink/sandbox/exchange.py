@@ -80,7 +80,7 @@ def encode(value: Any, keep: Any) -> Any:
 
 
 def decode(data: Any, find: Any) -> Any:
-    """What `encode` wrote; `find(number)` stands for what was not plain."""
+    """What `encode` wrote; `find(number)` gives what was not plain."""
     if not isinstance(data, dict):
         return data
     ((tag, content),) = data.items()

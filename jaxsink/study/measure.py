@@ -64,7 +64,7 @@ Measurement = Recorded | Scored
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a measurement that is computed at once. cost: rows times steps, about."""
+    """A part of a measurement that is computed at once. cost: sequences times steps, about."""
 
     subject: Subject
     name: str
@@ -85,7 +85,7 @@ class Study:
     folder: Path
     problems: int = 100  # per condition
     generations: int = 30  # recorded in full
-    rows: int = 200  # of a batch, about; conditions take turns in it
+    rows: int = 200  # sequences of a batch, about; conditions take turns in it
     eps: float = 3.0
     seed: int = 0
     runs: Path | None = None

@@ -136,5 +136,5 @@ def spread_out(values: np.ndarray, gap: float) -> np.ndarray:
                 (groups[-1][0] * groups[-1][1] + mean * count) / (groups[-1][1] + count),
                 groups[-1][1] + count,
             ]
-    spread = [mean + gap * (place - (count - 1) / 2) for mean, count in groups for place in range(int(count))]
+    spread = [mean + gap * (rank - (count - 1) / 2) for mean, count in groups for rank in range(int(count))]
     return np.array(spread)

@@ -60,7 +60,7 @@ def all_pieces(study: Study, experiments: Sequence[Any]) -> list[Piece]:
 
 def write_manifest(study: Study) -> None:
     """What a reader needs to run it again: versions, settings, the models' hashes, the machine. A folder holds one study:
-    findings of other models or sizes would stand beside each other and look alike."""
+    findings of other models or sizes would lie beside each other and look alike."""
     if not is_main():
         return
     manifest = {
