@@ -125,10 +125,15 @@ def test_backends_agree_across_block_edges(family: str, length: int) -> None:
     mask[0, : length // 3] = False
     drop = rng.random((config.layers, 2, config.heads, length)) < 0.1
     wanted = {
-        "received": record.received(), "kinds": record.received_by_query(), "last": record.last_row(),
-        "maps": record.maps(layers=[1]), "entropy": record.row_entropy(), "key": record.key_norm(),
-        "hidden": record.hidden_max(), "own": largest_row,
-    }  # fmt: skip
+        "received": record.received(),
+        "kinds": record.received_by_query(),
+        "last": record.last_row(),
+        "maps": record.maps(layers=[1]),
+        "entropy": record.row_entropy(),
+        "key": record.key_norm(),
+        "hidden": record.hidden_max(),
+        "own": largest_row,
+    }
     naive = jaxsink.forward(model, tokens, mask, drop=drop, record=wanted, backend="naive")
     blocked = jaxsink.forward(model, tokens, mask, drop=drop, record=wanted, backend="blocked")
 
@@ -152,9 +157,16 @@ def test_backends_agree_within_a_layer(family: str) -> None:
     mask = jnp.ones((2, length), bool).at[0, :9].set(False)
     position = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
     see = attention.Visibility(
-        mask, position, position, jnp.arange(length), None, config.attention == "causal", config.block_length,
-        config.window, None,
-    )  # fmt: skip
+        mask,
+        position,
+        position,
+        jnp.arange(length),
+        None,
+        config.attention == "causal",
+        config.block_length,
+        config.window,
+        None,
+    )
     drop = jnp.asarray(rng.random((2, config.heads, length)) < 0.1)
     kind = jnp.zeros((2, length), int)
     inputs = attention.Inputs(

@@ -92,9 +92,15 @@ def test_texts_without_a_tokenizer() -> None:
 def test_written_ids_leave_out_padding_and_what_follows_the_end() -> None:
     mask = np.array([[False, True, True, True, True, True, False]])
     out = Generation(
-        tokens=np.array([[0, 5, 6, 7, 8, 2, 9]]), committed_at=np.array([[-1, -1, 1, 0, 2, 3, -1]]), record=None,
-        mask=mask, steps=np.array([4]), prompt_length=3, recorded_steps=np.arange(4), end_ids=(2,),
-    )  # fmt: skip
+        tokens=np.array([[0, 5, 6, 7, 8, 2, 9]]),
+        committed_at=np.array([[-1, -1, 1, 0, 2, 3, -1]]),
+        record=None,
+        mask=mask,
+        steps=np.array([4]),
+        prompt_length=3,
+        recorded_steps=np.arange(4),
+        end_ids=(2,),
+    )
     assert out.written() == [[6, 7, 8]]
     assert Generation(**{**vars(out), "end_ids": ()}).written() == [[6, 7, 8, 2]]
 
