@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import pytest
-from support import compilation
+from support import compilation, shape_checks
 from support.golden import Golden, golden
 
+shape_checks.install()  # before jaxsink is imported
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_platforms", "cpu")
 

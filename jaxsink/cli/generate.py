@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     shared.enable_compilation_cache(not args.no_compile_cache)
     job = prepare(args)
     begin = time.perf_counter()
-    model = load(job.found.place, args.dtype, **reading_options(args))
+    model = load(job.found.path, args.dtype, **reading_options(args))
     loading = time.perf_counter() - begin
     gen, seconds = execute(job, model, args, console if watched else None)
     result = describe(job, model, gen, args)
@@ -275,9 +275,9 @@ def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[s
     tokens, committed_at = gen.tokens[0, skip:][:stop].tolist(), gen.committed_at[0, skip:][:stop].tolist()
     text = None
     if job.tokenizer is not None:
-        written = tokens[len(job.ids) :]
-        end = len(written) if args.stop_at_eos is False else first_end(written, job.found.config)
-        text = job.tokenizer.decode(tokens[job.start : len(job.ids)] + written[:end])
+        response = tokens[len(job.ids) :]
+        end = len(response) if args.stop_at_eos is False else first_end(response, job.found.config)
+        text = job.tokenizer.decode(tokens[job.start : len(job.ids)] + response[:end])
     return {
         "text": text,
         "empty": why_empty(tokens[job.start :], end_ids(job.found.config)) if text == "" else None,
@@ -290,7 +290,7 @@ def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[s
         "sampler": {"name": type(job.sampler).__name__, **asdict(job.sampler)},
         "approximate": gen.approximate,
         "seed": args.seed,
-        "model": str(job.found.place),
+        "model": str(job.found.path),
         "family": job.found.config.family,
         "dtype": weights_dtype(model),
         "backend": choose_backend(args.backend, gen.tokens.shape[1], gen.tokens.shape[1]),

@@ -140,7 +140,7 @@ def table_of(title: str, listed: dict[str, dict[str, Any]]) -> Table:
 
 
 def middle_of(facts: dict[str, Any]) -> tuple[str, ...]:
-    """What stands between a name and its sampler."""
+    """The columns between a name and its sampler."""
     if "benchmark" in facts:
         return (facts["model"],)
     count = facts["parameters"]

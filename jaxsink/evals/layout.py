@@ -23,7 +23,7 @@ STREAM = 16  # steps of which a device holds records; also those between two loo
 
 @dataclass(frozen=True)
 class Bucket:
-    """Sequences whose prompts are padded to the same length. rows: of each batch, those that fill it up included."""
+    """Sequences whose prompts are padded to the same length. rows: sequences of each batch, padding included."""
 
     prompt: int
     response: int
@@ -55,11 +55,11 @@ def layout(
 
 
 def batch_rows(sequences: int, rows: int, share: int) -> int:
-    """Rows of each batch: at most `rows`, a multiple of `share`, and no more than evenly filled batches need."""
+    """Sequences of each batch: at most `rows`, a multiple of `share`, and no more than evenly filled batches need."""
     if rows < share:
         raise JaxsinkError(
-            f"at most {rows} rows cannot be shared by the {share} parts of the mesh's data axis; give --rows of at least "
-            f"{share}, or a mesh that cuts the batch into fewer parts."
+            f"at most {rows} sequences cannot be shared by the {share} parts of the mesh's data axis; give --rows of at "
+            f"least {share}, or a mesh that cuts the batch into fewer parts."
         )
     batches = -(-sequences // (rows // share * share))
     return round_up(-(-sequences // max(1, batches)), share)

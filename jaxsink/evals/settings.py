@@ -32,7 +32,7 @@ Option = int | float | bool | str | None
 
 @dataclass(frozen=True)
 class Shots:
-    """Solved questions of the training split that stand before the question.
+    """Solved questions of the training split that come before the question.
 
     indices: the same ones for every question. drawn: so many new ones for each question, as lm-eval draws them.
     wording: how their answers end; "####" leaves them as published, the others also take out the calculator's notes.

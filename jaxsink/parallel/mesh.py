@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
@@ -50,6 +50,7 @@ LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
 """The end of a parameter's name -> its logical axes, without the leading layer axis."""
 
 
+@runtime_checkable
 class HasConfig(Protocol):
     """A pytree of parameters with its configuration, such as `jaxsink.Model`."""
 

@@ -11,6 +11,7 @@ base rate (the token's share of all occurrences) and their ratio, the lift. Resu
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TypedDict
@@ -139,8 +140,8 @@ class Rates:
     all_occurrences  occurrences of any class
     """
 
-    count: Integer[np.ndarray, "*N"]
-    occurrences: Integer[np.ndarray, "*N"]
+    count: Integer[np.ndarray, "*N"] | np.int64
+    occurrences: Integer[np.ndarray, "*N"] | np.int64
     all_sinks: int
     all_occurrences: int
 
@@ -195,8 +196,8 @@ def frequency(
     vocab: int,
     table: Int[ArrayLike, " V"] | None = None,
     fresh: Bool[ArrayLike, "T B S"] | None = None,
-    steps: Int[ArrayLike, " B"] | None = None,
-    recorded_steps: Int[ArrayLike, " T"] | None = None,
+    steps: Int[ArrayLike, " B"] | Sequence[int] | None = None,
+    recorded_steps: Int[ArrayLike, " T"] | Sequence[int] | None = None,
 ) -> Frequency:
     """Count sinks by the token at their position.
 
@@ -267,16 +268,19 @@ class TopToken(TypedDict):
 def top_tokens(found: Frequency, tokenizer: Tokenizer, n: int = 5) -> list[TopToken]:
     """The n most frequent sink tokens, with their share of all sinks, base rate and lift; ties in order of id."""
     rates = found.by_token
-    order = np.argsort(-rates.count, kind="stable")[:n]
+    counts = np.asarray(rates.count)
+    order = np.argsort(-counts, kind="stable")[:n]
     share, base, lift = rates.share, rates.base, rates.lift
     return [
         TopToken(token=tokenizer.token(i), id=int(i), share=float(share[i]), base=float(base[i]), lift=float(lift[i]))
         for i in order
-        if rates.count[i]
+        if counts[i]
     ]
 
 
-def _fitting(name: str, value: Shaped[ArrayLike, "..."], shape: tuple[int, ...]) -> Shaped[np.ndarray, "..."]:
+def _fitting(
+    name: str, value: Shaped[ArrayLike, "..."] | Sequence[int], shape: tuple[int, ...]
+) -> Shaped[np.ndarray, "..."]:
     value = np.asarray(value)
     if value.shape != shape:
         raise JaxsinkError(f"{name} must have the shape {shape} to fit the sinks, not {value.shape}.")

@@ -110,7 +110,7 @@ def track(
     received: Float[ArrayLike, "T *axes S"],
     rule: Rule | None = None,
     mask: Shaped[ArrayLike, "..."] | None = None,
-    steps: Int[ArrayLike, " B"] | None = None,
+    steps: Int[ArrayLike, " B"] | Sequence[int] | None = None,
     devices: Sequence[Device] | None = None,
 ) -> Tracks:
     """Follow the sinks of a record over its steps.

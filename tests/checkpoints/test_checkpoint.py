@@ -280,8 +280,15 @@ def test_inspect_a_directory_and_a_checkpoint(family: str, tmp_path: Path, capsy
 def test_inspect_for_people(saved: Path, capsys: Any) -> None:
     code, out, _ = run(capsys, "inspect", saved)
     assert code == 0
-    for words in ("llama (autoregressive)", "2 layers x 24, 4 heads of 6, 2 kv heads, mlp 36", "48 rows", "causal",
-                  "rotary, theta 500", "as float32", "test memory"):  # fmt: skip
+    for words in (
+        "llama (autoregressive)",
+        "2 layers x 24, 4 heads of 6, 2 kv heads, mlp 36",
+        "48 rows",
+        "causal",
+        "rotary, theta 500",
+        "as float32",
+        "test memory",
+    ):
         assert words in out, words
     code, out, _ = run(capsys, "inspect", "llada-8b-instruct")
     assert code == 0

@@ -57,7 +57,7 @@ def test_a_model_goes_into_a_bucket_and_comes_back(bucket: FakeBucket, tmp_path:
 def test_a_bucket_is_only_overwritten_on_request(bucket: FakeBucket) -> None:
     jaxsink.save(random_model("mini-llada"), URL)
     first, old = resolve(URL), dict(bucket.objects)
-    with pytest.raises(JaxsinkError, match="exists already; choose another place"):
+    with pytest.raises(JaxsinkError, match="exists already; choose another"):
         jaxsink.save(random_model("mini-llama"), URL)
     assert bucket.objects == old
     bucket.objects["models/tiny/weights/left-over"] = (b"", 1)

@@ -152,7 +152,7 @@ def test_a_failed_conversion_leaves_no_copy(stand: Stand, tmp_path: Path) -> Non
 def test_a_place_that_cannot_be_written(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("JAXSINK_CHECKPOINTS", str(tmp_path / "file" / "kept"))
-    with pytest.raises(JaxsinkError, match="JAXSINK_CHECKPOINTS names another place"):
+    with pytest.raises(JaxsinkError, match="set JAXSINK_CHECKPOINTS to another"):
         jaxsink.load(ID)
 
 

@@ -453,8 +453,11 @@ def test_sinks_are_marked_in_prompt_masks_and_fresh_tokens():
     share = np.array([0.9, 0.3, 0.1, 0.3, 0.0])
     text = canvas.text(np.array([7, 0, 8, 9, 5]), np.array([-1, -1, 0, 1, 0]), np.arange(5) == 3, share)
     assert styles(text) == [
-        ("7", live.SINK), ("░░░", live.SINK), (" 8", "underline"), (" 9", live.FRESH_SINK),
-    ]  # fmt: skip
+        ("7", live.SINK),
+        ("░░░", live.SINK),
+        (" 8", "underline"),
+        (" 9", live.FRESH_SINK),
+    ]
 
 
 def test_the_display_reads_the_sinks_of_the_last_step():

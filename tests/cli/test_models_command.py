@@ -49,7 +49,7 @@ def test_names_can_be_searched(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "llada-8b-base", "x"], "not here; give their directory, or its hub id GSAI-ML/LLaDA-8B-Base"),
         (["generate", "quite-different", "x"], "a name that `jaxsink models` lists"),
     ],
-)  # fmt: skip
+)
 def test_mistyped_names(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
     out, err = capsys.readouterr()

@@ -56,9 +56,13 @@ def listen(
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("JAX", "XLA", "TPU"))}
     said, begun = Said(), time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-m", "jaxsink", *arguments], cwd=folder, env={**environment, **QUICK},
-        stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
-    )  # fmt: skip
+        [sys.executable, "-m", "jaxsink", *arguments],
+        cwd=folder,
+        env={**environment, **QUICK},
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    )
     os.close(theirs)
     while True:
         try:

@@ -139,7 +139,7 @@ def shape_and_offsets_disagree(source: Path) -> tuple[str, ...]:
 @kind
 def extra_tensor(source: Path) -> tuple[str, ...]:
     tensors(source, lambda values: values.update({"model.layers.0.self_attn.sinks": np.zeros(4, np.float32)}))
-    return ("model.layers.0.self_attn.sinks", "no place in a llama model")
+    return ("model.layers.0.self_attn.sinks", "no parameter of a llama model")
 
 
 @kind
@@ -161,7 +161,7 @@ def missing_layer(source: Path) -> tuple[str, ...]:
 @kind
 def one_layer_too_many(source: Path) -> tuple[str, ...]:
     settings(source, num_hidden_layers=1)
-    return ("model.layers.1.", "no place", "and 8 more")
+    return ("model.layers.1.", "no parameter of", "and 8 more")
 
 
 @kind

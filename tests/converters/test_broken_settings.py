@@ -78,9 +78,15 @@ VALUES: list[tuple[str, Any, str]] = [
     ("some_new_trick", {"deep": list(range(1000))}, "does not know the setting"),
 ]
 OURS = {
-    "architectures": "architecture", "eos_token_id": "eos_ids", "pad_token_id": "pad_id", "head_dim": "head size",
-    "num_key_value_heads": "kv heads", "vocab_size": "", "num_attention_heads": "heads", "num_hidden_layers": "layers",
-}  # fmt: skip
+    "architectures": "architecture",
+    "eos_token_id": "eos_ids",
+    "pad_token_id": "pad_id",
+    "head_dim": "head size",
+    "num_key_value_heads": "kv heads",
+    "vocab_size": "",
+    "num_attention_heads": "heads",
+    "num_hidden_layers": "layers",
+}
 
 
 @pytest.mark.parametrize(("key", "value", "word"), VALUES)

@@ -123,8 +123,11 @@ def test_numbers_too_large_for_the_type_are_refused(tmp_path: Path, capsys: Any)
         jaxsink.load(source, dtype="float16")
 
 
-TIED = {"llama": ("tie_word_embeddings", "lm_head.weight"), "gpt2": ("tie_word_embeddings", "lm_head.weight"),
-        "llada": ("weight_tying", "model.transformer.ff_out.weight")}  # fmt: skip
+TIED = {
+    "llama": ("tie_word_embeddings", "lm_head.weight"),
+    "gpt2": ("tie_word_embeddings", "lm_head.weight"),
+    "llada": ("weight_tying", "model.transformer.ff_out.weight"),
+}
 
 
 @pytest.mark.parametrize("family", TIED)
@@ -193,8 +196,10 @@ def test_manifest(tmp_path: Path, capsys: Any) -> None:
     )  # the second from generation_config.json, which is in the vocabulary
     assert jaxsink.ModelConfig.from_dict(manifest["config"]) == expected
     assert {key: manifest["source"][key] for key in ("kind", "path", "revision")} == {
-        "kind": "safetensors", "path": str(source), "revision": None,
-    }  # fmt: skip
+        "kind": "safetensors",
+        "path": str(source),
+        "revision": None,
+    }
     listed = {entry["name"]: entry for entry in manifest["source"]["files"]}
     assert set(listed) == {path.name for path in source.iterdir()}
     for path in source.iterdir():

@@ -18,14 +18,27 @@ transformers = pytest.importorskip("transformers")
 
 TOLERANCE = 5e-6  # on float32 logits of about 2; a norm's epsilon that is wrong by 1e-5 shows as 1e-4
 SIZES = {
-    "vocab_size": 97, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.1, "rms_norm_eps": 1e-5,
-    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None,
-}  # fmt: skip
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.1,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
-}  # fmt: skip
+}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -33,21 +46,31 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, biases, head size": ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 10}),
     "llama, linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}}),
     "llama, llama3": ("Llama", {"rope_parameters": LLAMA3}),
-    "llama, yarn, all settings": ("Llama", {"rope_parameters": {
-        **YARN, "beta_fast": 8.0, "beta_slow": 2.0, "attention_factor": 1.3}}),
+    "llama, yarn, all settings": (
+        "Llama",
+        {"rope_parameters": {**YARN, "beta_fast": 8.0, "beta_slow": 2.0, "attention_factor": 1.3}},
+    ),
     "mistral": ("Mistral", {"sliding_window": None}),
     "mistral, window": ("Mistral", {"sliding_window": 7}),
     "qwen2, tied": ("Qwen2", {"tie_word_embeddings": True}),
     "qwen2, yarn": ("Qwen2", {"rope_parameters": YARN}),
     "qwen2, window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
-    "qwen2, window, types": ("Qwen2", {"use_sliding_window": True, "sliding_window": 5, "layer_types": [
-        "sliding_attention", "full_attention", "sliding_attention"]}),
+    "qwen2, window, types": (
+        "Qwen2",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
     "qwen3, tied, biases": ("Qwen3", {"head_dim": 16, "tie_word_embeddings": True, "attention_bias": True}),
-    "qwen3, window": ("Qwen3", {
-        "head_dim": 16, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2}),
+    "qwen3, window": (
+        "Qwen3",
+        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2},
+    ),
     "gpt2": ("GPT2", {"activation_function": "gelu_new"}),
     "gpt2, untied": ("GPT2", {"activation_function": "gelu", "tie_word_embeddings": False, "n_inner": 60}),
-}  # fmt: skip
+}
 
 
 def reference(kind: str, changes: dict[str, Any]) -> Any:
@@ -146,5 +169,6 @@ def test_what_transformers_cannot_run_is_said(tmp_path: Path, capsys: Any, monke
     monkeypatch.setattr(verify, "torch_logits", refuse)
     report = converted(capsys, tmp_path / "source", tmp_path / "out2", "--verify")
     assert report["verified"] == {
-        "tensors": 30, "logits": "not compared: transformers does not run this checkpoint (no such thing)"
-    }  # fmt: skip
+        "tensors": 30,
+        "logits": "not compared: transformers does not run this checkpoint (no such thing)",
+    }

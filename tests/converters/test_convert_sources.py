@@ -169,7 +169,8 @@ def test_a_setting_can_be_ignored_by_name(tmp_path: Path, capsys: Any) -> None:
         ("mistral", {"sliding_window": ...}, {"window": 4096}),
         ("mistral", {"sliding_window": None}, {"window": None}),
         (
-            "qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
             {"window": 9, "window_layers": (False, True)},
         ),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 9}, {"window": None, "window_layers": None}),
@@ -183,7 +184,7 @@ def test_a_setting_can_be_ignored_by_name(tmp_path: Path, capsys: Any) -> None:
         ("llada", {"mlp_hidden_size": None}, {"mlp_width": 96}),
         ("gpt2", {"n_inner": 40}, {"mlp_width": 40, "tied": True}),
     ],
-)  # fmt: skip
+)
 def test_what_settings_mean(family: str, changes: dict[str, Any], expected: dict[str, Any]) -> None:
     """Defaults of the original configuration classes, and keys with several spellings."""
     from jaxsink_converters.families import family_of

@@ -29,25 +29,47 @@ Quant = gguf.GGMLQuantizationType
 LETTERS = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 TOKENS = ["<|endoftext|>", "<|im_start|>", *LETTERS, "he", "ll", "hell"]
 SIZES = {
-    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
-    "vocab_size": len(TOKENS), "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 0,
-}  # fmt: skip
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": len(TOKENS),
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 0,
+}
 SETTINGS = {
-    "block_count": 2, "context_length": 64, "embedding_length": 64, "feed_forward_length": 96,
-    "attention.head_count": 4, "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-5,
-    "rope.freq_base": 500.0, "rope.dimension_count": 16, "vocab_size": len(TOKENS),
-}  # fmt: skip
+    "block_count": 2,
+    "context_length": 64,
+    "embedding_length": 64,
+    "feed_forward_length": 96,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "rope.freq_base": 500.0,
+    "rope.dimension_count": 16,
+    "vocab_size": len(TOKENS),
+}
 PARTS = {
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 
 
 def native_name(name: str) -> str:
     """The name in GGUF files of a tensor with a Hugging Face name."""
-    around = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
-              "lm_head.weight": "output.weight"}  # fmt: skip
+    around = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+        "lm_head.weight": "output.weight",
+    }
     if name in around:
         return around[name]
     _, _, layer, part = name.split(".", 3)
@@ -209,9 +231,9 @@ def test_rope_scaling_settings(kind: str, tmp_path: Path) -> None:
 BROKEN: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "architecture": ({"architecture": "mamba"}, ("'mamba'", "llama, qwen2")),
     "whole numbers": ({"extra": {"blk.0.attn_q.scale": np.zeros(4, np.int32)}}, ("blk.0.attn_q.scale", "I32")),
-    "extra tensor": ({"extra": {"blk.0.attn_sinks": np.zeros(4, np.float32)}}, ("blk.0.attn_sinks", "no place")),
+    "extra tensor": ({"extra": {"blk.0.attn_sinks": np.zeros(4, np.float32)}}, ("blk.0.attn_sinks", "no parameter of")),
     "missing tensors": ({"block_count": 3}, ("'blk.2.", "missing", "and 8 more")),
-    "one layer too many": ({"block_count": 1}, ("'blk.1.", "no place", "and 8 more")),
+    "one layer too many": ({"block_count": 1}, ("'blk.1.", "no parameter of", "and 8 more")),
     "no layers": ({"block_count": 0}, ("num_hidden_layers",)),
     "huge number of layers": ({"block_count": 4_000_000_000}, ("num_hidden_layers",)),
     "shape": ({"feed_forward_length": 97}, ("blk.0.ffn_", "96", "97")),

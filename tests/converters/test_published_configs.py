@@ -146,12 +146,22 @@ def test_code_of_another_class(auto_map: Any, fits: bool, tmp_path: Path, capsys
 SHRUNK: dict[str, dict[str, Any]] = {
     "recalled/gpt2-medium": {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16, "n_ctx": 16},
     "copied/LLaDA-8B-Instruct": {
-        "d_model": 4, "n_heads": 2, "n_kv_heads": 2, "n_layers": 1, "mlp_hidden_size": 4, "max_sequence_length": 16,
+        "d_model": 4,
+        "n_heads": 2,
+        "n_kv_heads": 2,
+        "n_layers": 1,
+        "mlp_hidden_size": 4,
+        "max_sequence_length": 16,
     },
     "recalled/MMaDA-8B-Base": {
-        "d_model": 4, "n_heads": 2, "n_kv_heads": 2, "n_layers": 1, "mlp_hidden_size": 4, "max_sequence_length": 16,
+        "d_model": 4,
+        "n_heads": 2,
+        "n_kv_heads": 2,
+        "n_layers": 1,
+        "mlp_hidden_size": 4,
+        "max_sequence_length": 16,
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SHRUNK)
@@ -202,8 +212,12 @@ def test_the_table_holds_every_setting_of_transformers() -> None:
 )
 def test_other_values_are_refused(key: str, value: Any) -> None:
     assert set(DEFAULTS) == {
-        "add_cross_attention", "is_encoder_decoder", "pruned_heads", "quantization_config", "tie_encoder_decoder",
-    }  # fmt: skip
+        "add_cross_attention",
+        "is_encoder_decoder",
+        "pruned_heads",
+        "quantization_config",
+        "tie_encoder_decoder",
+    }
     with pytest.raises(JaxsinkError, match=f"'{key}' = .* is not supported"):
         Settings(config_of("llama") | {key: value}, "test", frozenset([key]))
 

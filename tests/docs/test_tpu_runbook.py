@@ -181,9 +181,12 @@ class Vm:
 
     def work(self, word: str = "run") -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [self.home / "jaxsink-tpu" / "work.sh", word], env=self.machine.cloud.environment("vm"), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [self.home / "jaxsink-tpu" / "work.sh", word],
+            env=self.machine.cloud.environment("vm"),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def run(self, code: int = 0) -> str:
         process = self.work()

@@ -20,9 +20,16 @@ ANSWER = "She has 3 + 4 = <<3+4=7>>7 eggs.\n#### 7"
 QUESTION = Example("gsm8k", "test", 2, "gsm8k/test/2", "How many {eggs}?", ANSWER)
 TRAIN = [Example("gsm8k", "train", n, f"gsm8k/train/{n}", f"Question {n}?", ANSWER) for n in range(7400)]
 FUNCTION = Example(
-    "humaneval", "test", 0, "HumanEval/0", "def add(a, b):\n    '''Sum.'''\n", "    return a + b\n",
-    "def add(a, b):\n    '''Sum.'''\n", "def check(candidate):\n    assert candidate(1, 2) == 3\n", "add",
-)  # fmt: skip
+    "humaneval",
+    "test",
+    0,
+    "HumanEval/0",
+    "def add(a, b):\n    '''Sum.'''\n",
+    "    return a + b\n",
+    "def add(a, b):\n    '''Sum.'''\n",
+    "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+    "add",
+)
 SAMPLERS = {
     "llada-8b-instruct/gsm8k/study": LLaDASampler(256, 256, 32),
     "llada-8b-instruct/gsm8k/block-8": LLaDASampler(256, 256, 8),
@@ -39,13 +46,18 @@ SAMPLERS = {
     "smollm2-135m-instruct/humaneval/small": ARSampler(256),
 }
 REPORTED = {  # per cent; "study" is Table 1 without masking
-    "dream-7b-instruct/gsm8k/study": 82, "llada-8b-instruct/gsm8k/study": 76, "mmada-8b-mixcot/gsm8k/study": 54,
-    "llama-3.1-8b-instruct/gsm8k/study": 85, "dream-7b-instruct/humaneval/study": 60,
-    "llada-8b-instruct/humaneval/study": 37, "mmada-8b-mixcot/humaneval/study": 16,
+    "dream-7b-instruct/gsm8k/study": 82,
+    "llada-8b-instruct/gsm8k/study": 76,
+    "mmada-8b-mixcot/gsm8k/study": 54,
+    "llama-3.1-8b-instruct/gsm8k/study": 85,
+    "dream-7b-instruct/humaneval/study": 60,
+    "llada-8b-instruct/humaneval/study": 37,
+    "mmada-8b-mixcot/humaneval/study": 16,
     "llama-3.1-8b-instruct/humaneval/study": 66,
-    "llada-8b-instruct/gsm8k/block-8": 78.6, "llada-8b-instruct/gsm8k/one-block": 69.4,
+    "llada-8b-instruct/gsm8k/block-8": 78.6,
+    "llada-8b-instruct/gsm8k/one-block": 69.4,
     "llada-8b-instruct/humaneval/one-block": 49.4,
-}  # fmt: skip
+}
 
 
 def test_every_setting_decodes_as_published() -> None:
@@ -147,7 +159,7 @@ def test_missing_shots_and_foreign_questions_are_named() -> None:
         prompt_texts(get_setting("llada-8b-instruct/gsm8k/study"), [QUESTION], TRAIN[:10])
     with pytest.raises(JaxsinkError, match="needs 5 training questions"):
         prompt_texts(get_setting("mmada-8b-mixcot/gsm8k/study"), [QUESTION])
-    with pytest.raises(JaxsinkError, match="is for gsm8k, and HumanEval/0 is not"):
+    with pytest.raises(JaxsinkError, match="is for gsm8k, and HumanEval/0 is of another"):
         prompt_texts(get_setting("dream-7b-instruct/gsm8k/study"), [QUESTION, FUNCTION])
 
 

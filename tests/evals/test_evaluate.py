@@ -110,9 +110,14 @@ def test_lines_are_those_of_single_runs(name: str, checked: tuple[int, ...], tmp
     for question in (run.exam.questions[number] for number in checked):
         for label, policy in CONDITIONS.items():
             out = jaxsink.generate(
-                run.model, [list(question.prompt)], sampler, record=jaxsink.record.received(), intervene=policy,
-                seed=5 + question.index, pad_to=32,
-            )  # fmt: skip
+                run.model,
+                [list(question.prompt)],
+                sampler,
+                record=jaxsink.record.received(),
+                intervene=policy,
+                seed=5 + question.index,
+                pad_to=32,
+            )
             response = np.asarray(out.response)[0].tolist()
             ends = [n for n, token in enumerate(response) if token in run.config.eos_ids]
             text = tokenizer().decode(response[: ends[0] if ends else None])

@@ -71,9 +71,13 @@ def tasks(tmp_path_factory) -> Path:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data), encoding="utf-8")
     files = {name: str(folder / f"{name}.jsonl") for name in ("train", "test")}
     here = {
-        "include": f"{lm_eval.tasks.__path__[0]}/gsm8k/gsm8k.yaml", "task": "gsm8k_here", "tag": [],
-        "dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files},
-    }  # fmt: skip
+        "include": f"{lm_eval.tasks.__path__[0]}/gsm8k/gsm8k.yaml",
+        "task": "gsm8k_here",
+        "tag": [],
+        "dataset_path": "json",
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": files},
+    }
     bare = {**here, "task": "gsm8k_bare", "doc_to_text": "{{question}}", "num_fewshot": 0}
     for task in (here, bare):  # JSON is YAML
         (folder / f"{task['task']}.yaml").write_text(json.dumps(task), encoding="utf-8")
@@ -149,9 +153,17 @@ def test_the_built_in_exam_agrees(tasks: Path, tmp_path: Path) -> None:
 def test_prompts_with_examples_are_ours(tasks: Path, tmp_path: Path) -> None:
     """lm-eval's gsm8k as it is, with drawn examples: the same texts in front of the same questions."""
     theirs, _ = harness(
-        tasks, tmp_path, "gsm8k_here", "pretrained=mini-llama,gen_length=4", "--num_fewshot", "3", "--limit", "4",
-        "--batch_size", "4",
-    )  # fmt: skip
+        tasks,
+        tmp_path,
+        "gsm8k_here",
+        "pretrained=mini-llama,gen_length=4",
+        "--num_fewshot",
+        "3",
+        "--limit",
+        "4",
+        "--batch_size",
+        "4",
+    )
     asked = [Example("gsm8k", "test", n, f"gsm8k/test/{n}", **row) for n, row in enumerate(rows()[:4])]
     train = [
         Example("gsm8k", "train", n, f"gsm8k/train/{n}", problem.question, problem.answer)

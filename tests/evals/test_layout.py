@@ -176,7 +176,7 @@ def test_rows_are_a_ceiling_and_batches_are_even() -> None:
                 batches = -(-sequences // size)
                 assert size <= rows and size % share == 0
                 assert batches == -(-sequences // (rows // share * share))
-    with pytest.raises(JaxsinkError, match="at most 4 rows cannot be shared by the 8 parts"):
+    with pytest.raises(JaxsinkError, match="at most 4 sequences cannot be shared by the 8 parts"):
         batch_rows(100, 4, 8)
 
 

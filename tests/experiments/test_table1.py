@@ -37,11 +37,17 @@ def made_run(folder: Path, name: str, right: dict[str, range], total: int, asked
     setting = SETTINGS[name]
     manifest = {
         "exam": {
-            "name": name, "setting": setting.to_dict(), "benchmark": setting.benchmark, "questions": asked or total,
+            "name": name,
+            "setting": setting.to_dict(),
+            "benchmark": setting.benchmark,
+            "questions": asked or total,
         },
-        "model": {"family": "llada"}, "conditions": dict.fromkeys(right, ""), "eps": 3.0, "seed": 0,
+        "model": {"family": "llada"},
+        "conditions": dict.fromkeys(right, ""),
+        "eps": 3.0,
+        "seed": 0,
         "reported": setting.reported,
-    }  # fmt: skip
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     lines = [
         {"index": n, "condition": label, "correct": n in solved, "sinks": SINKS}

@@ -117,10 +117,15 @@ def test_backends_agree_across_block_edges(family: str, length: int) -> None:
     mask[0, : length // 3] = False
     drop = rng.random((config.layers, 2, config.heads, length)) < 0.1
     wanted = {
-        "received": record.received(), "kinds": record.received_by_query(), "last": record.last_row(),
-        "maps": record.maps(layers=[1]), "entropy": record.row_entropy(), "key": record.key_norm(),
-        "hidden": record.hidden_max(), "own": largest_row,
-    }  # fmt: skip
+        "received": record.received(),
+        "kinds": record.received_by_query(),
+        "last": record.last_row(),
+        "maps": record.maps(layers=[1]),
+        "entropy": record.row_entropy(),
+        "key": record.key_norm(),
+        "hidden": record.hidden_max(),
+        "own": largest_row,
+    }
     naive = jaxsink.forward(model, tokens, mask, drop=drop, record=wanted, backend="naive")
     blocked = jaxsink.forward(model, tokens, mask, drop=drop, record=wanted, backend="blocked")
 

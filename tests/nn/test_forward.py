@@ -87,8 +87,14 @@ def test_padding_and_batching_change_nothing(family: str) -> None:
     config = FAMILIES[family]
     model = lively(config)
     tokens = np.random.default_rng(1).integers(0, config.vocab, (1, 11))
-    wanted = {"received": record.received(), "last": record.last_row(), "entropy": record.row_entropy(),
-              "key": record.key_norm(), "value": record.value_norm(), "maps": record.maps()}  # fmt: skip
+    wanted = {
+        "received": record.received(),
+        "last": record.last_row(),
+        "entropy": record.row_entropy(),
+        "key": record.key_norm(),
+        "value": record.value_norm(),
+        "maps": record.maps(),
+    }
     alone = jaxsink.forward(model, tokens, record=wanted)
     others = np.random.default_rng(2).integers(0, config.vocab, (4, 16))
     for start in (0, 2, 5):

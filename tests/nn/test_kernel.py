@@ -168,10 +168,13 @@ def test_any_layer_against_float64(case: Case) -> None:
 @pytest.mark.parametrize(
     ("pattern", "drop", "block"),
     [
-        ("all", "most", 128), ("causal", "most", 32), ("causal", "factors", 128), ("window", "most", 32),
+        ("all", "most", 128),
+        ("causal", "most", 32),
+        ("causal", "factors", 128),
+        ("window", "most", 32),
         ("blocks", "most", 128),
     ],
-)  # fmt: skip
+)
 def test_several_tiles_against_float64(pattern: str, drop: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "PIECES", ((block, 128),))
     check(Case(batch=1, queries=290, keys=300, group=1, pattern=pattern, padding="gaps", drop=drop, seed=3))

@@ -34,9 +34,14 @@ def prompts(family: str) -> list[list[int]]:
 def generated(family: str, model: jaxsink.Model, **options):
     recorder = last_row() if family == "llama3.1" else received()
     return jaxsink.generate(
-        model, prompts(family), SAMPLERS[family], record={"all": recorder, "top": recorder.then(top(2))},
-        intervene=MaskSinks(1), seed=list(range(BATCH)), **options,
-    )  # fmt: skip
+        model,
+        prompts(family),
+        SAMPLERS[family],
+        record={"all": recorder, "top": recorder.then(top(2))},
+        intervene=MaskSinks(1),
+        seed=list(range(BATCH)),
+        **options,
+    )
 
 
 @pytest.fixture(scope="module", params=list(SAMPLERS))

@@ -23,10 +23,17 @@ def seen() -> tuple:
     prompt = np.zeros(mask.shape, bool)
     prompt[:, :5] = True
     wanted = {
-        "maps": record.maps(), "received": record.received(), "kinds": record.received_by_query(),
-        "last": record.last_row(), "entropy": record.row_entropy(), "key": record.key_norm(),
-        "value": record.value_norm(), "hidden": record.hidden(), "massive": record.hidden_max(), "tap": whole_tap,
-    }  # fmt: skip
+        "maps": record.maps(),
+        "received": record.received(),
+        "kinds": record.received_by_query(),
+        "last": record.last_row(),
+        "entropy": record.row_entropy(),
+        "key": record.key_norm(),
+        "value": record.value_norm(),
+        "hidden": record.hidden(),
+        "massive": record.hidden_max(),
+        "tap": whole_tap,
+    }
     out = jaxsink.forward(model, tokens, mask, record=wanted, prompt=prompt)
     return config, tokens, mask, prompt, out.record
 

@@ -172,9 +172,10 @@ def test_reduced_and_streamed_records_of_a_real_generation() -> None:
     assert line(largest).get_ydata().tolist() == out.record["all"][:, 2, 1, 5].argmax(axis=-1).tolist()
     assert largest.get_ylabel() == "largest key (token position)"
     np.testing.assert_allclose(
-        picture(plots.plot_layers(out, record="top", sequence=1)), out.record["all"][:, :, 1].max(axis=-1).mean(axis=0),
+        picture(plots.plot_layers(out, record="top", sequence=1)),
+        out.record["all"][:, :, 1].max(axis=-1).mean(axis=0),
         rtol=1e-5,
-    )  # fmt: skip
+    )
     with pytest.raises(JaxsinkError, match="a mean over heads"):
         out.plot_trajectory(record="heads")
     with pytest.raises(JaxsinkError, match="head 1: only the mean over heads was recorded"):
@@ -197,11 +198,14 @@ def test_an_autoregressive_models_tokens_appear_one_by_one() -> None:
         ({}, {"layer": L}, "layer 2 was not recorded; there is 0, 1"),
         ({}, {"head": 7}, "head 7 was not recorded; there is 0, 1, 2"),
         ({}, {"record": "mine"}, "nothing was recorded as 'mine'; there is received"),
-        ({"record": {"a": np.ones((T, L, B, H, S)), "b": np.ones((T, L, B, H, S))}, "recorders": None}, {},
-         "several records; choose one with record=: a, b"),
+        (
+            {"record": {"a": np.ones((T, L, B, H, S)), "b": np.ones((T, L, B, H, S))}, "recorders": None},
+            {},
+            "several records; choose one with record=: a, b",
+        ),
         ({"record": np.ones((T, L, B, H))}, {}, r"no record has a value per position.*received \(step 6, layer 2"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_named(changes: dict[str, Any], options: dict[str, Any], words: str) -> None:
     out = made_generation(**changes)
     for plot in (out.plot_received, out.plot_trajectory):

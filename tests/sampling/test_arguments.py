@@ -46,9 +46,11 @@ def test_interventions_that_return_something_else(model: jaxsink.Model, returned
 def test_autoregressive_interventions_are_checked_too() -> None:
     with pytest.raises(JaxsinkError, match=r"\[4, 1, 4, 5\].* returned int32\[4, 1, 4, 5\]"):
         jaxsink.generate(
-            jaxsink.load("mini-llama", "float32"), [[1, 5, 6]], ARSampler(2),
+            jaxsink.load("mini-llama", "float32"),
+            [[1, 5, 6]],
+            ARSampler(2),
             intervene=lambda previous: previous.drop.astype(jnp.int32),
-        )  # fmt: skip
+        )
 
 
 def test_bool_and_float_interventions_still_work(model: jaxsink.Model) -> None:
@@ -60,7 +62,10 @@ def test_bool_and_float_interventions_still_work(model: jaxsink.Model) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"edit_logits": lambda step, logits, index: logits[:, :1]}, r"edit_logits must return .* float32\[1, 1, 107\]"),
+        (
+            {"edit_logits": lambda step, logits, index: logits[:, :1]},
+            r"edit_logits must return .* float32\[1, 1, 107\]",
+        ),
         ({"edit_logits": lambda step, logits, index: logits > 0}, r"edit_logits must return logits .* returned bool"),
         ({"edit_logits": lambda step, logits, index: None}, "returned nothing"),
         ({"edit_tokens": lambda step, tokens: tokens[0]}, r"edit_tokens must return tokens .* whole numbers"),
@@ -72,7 +77,7 @@ def test_bool_and_float_interventions_still_work(model: jaxsink.Model) -> None:
         ({"record": {"a": 3}}, "expected a recorder or a function of the tap, not 3"),
         ({"record": jaxsink.record.maps}, r"record\.maps makes a recorder; give record\.maps\(\)"),
     ],
-)  # fmt: skip
+)
 def test_other_arguments(model: jaxsink.Model, options: dict[str, Any], message: str) -> None:
     with pytest.raises(JaxsinkError, match=message):
         run(model, **options)

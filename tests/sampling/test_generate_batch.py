@@ -33,20 +33,26 @@ SETTINGS: dict[str, tuple[str, Any, Any]] = {
     "llada, quota": ("llada", LLaDASampler(8, 6, 4), None),
     "llada, threshold, noise, guidance": ("llada", LLaDASampler(8, 8, 8, 1.0, 0.5, threshold=0.2), None),
     "mmada, random remasking, noise, eos": (
-        "mmada", LLaDASampler(8, 4, 4, 1.5, remasking="random", stop_at_eos=True, text_only=True), HIDE
+        "mmada",
+        LLaDASampler(8, 4, 4, 1.5, remasking="random", stop_at_eos=True, text_only=True),
+        HIDE,
     ),
     "dream, entropy": ("dream", DreamSampler(8, 5, "entropy"), None),
     "dream, noise, filter, alg_temp": (
-        "dream", DreamSampler(8, 5, "maskgit_plus", temperature=0.8, top_p=0.9, alg_temp=0.5), None
+        "dream",
+        DreamSampler(8, 5, "maskgit_plus", temperature=0.8, top_p=0.9, alg_temp=0.5),
+        None,
     ),
     "dream, origin": ("dream", DreamSampler(8, 5, "origin", temperature=1.0), HIDE),
     "sdar": ("sdar", SDARSampler(8, threshold=0.1), None),
     "sdar, noise, eos": ("sdar", SDARSampler(8, threshold=0.3, temperature=1.0, stop_at_eos=True), HIDE),
     "autoregressive, greedy": ("llama3.1", ARSampler(8), None),
     "autoregressive, noise, filters, whole map": (
-        "llama3.1", ARSampler(8, temperature=1.0, top_p=0.9, top_k=40, whole_map=True), HIDE
+        "llama3.1",
+        ARSampler(8, temperature=1.0, top_p=0.9, top_k=40, whole_map=True),
+        HIDE,
     ),
-}  # fmt: skip
+}
 WANTED = {"received": record.received(), "top": record.received().then(reduce.top(2))}
 
 

@@ -43,7 +43,10 @@ def test_several_texts_of_different_lengths(model: jaxsink.Model) -> None:
     other = "Ben has 5 eggs. He gives 2 eggs to Tom. How many eggs does Ben have?"
     with pytest.warns(UserWarning, match="does not know these words") as seen:
         out = jaxsink.generate(model, [QUESTION, other + " Bananas"])
-    assert str(seen[0].message).endswith("reads <|unk|> instead: Bananas.") and seen[0].filename == __file__
+    assert (
+        str(seen[0].message).endswith("reads <|unk|> instead: Bananas.")
+        and Path(jaxsink.__file__).parent not in Path(seen[0].filename).parents
+    )
     assert out.texts[0] == ANSWER and len(out.texts) == 2
     with pytest.raises(JaxsinkError, match="there are 2 texts"):
         _ = out.text
@@ -91,9 +94,15 @@ def test_texts_without_a_tokenizer() -> None:
 def test_written_ids_leave_out_padding_and_what_follows_the_end() -> None:
     mask = np.array([[False, True, True, True, True, True, False]])
     out = Generation(
-        tokens=np.array([[0, 5, 6, 7, 8, 2, 9]]), committed_at=np.array([[-1, -1, 1, 0, 2, 3, -1]]), record=None,
-        mask=mask, steps=np.array([4]), prompt_length=3, recorded_steps=np.arange(4), end_ids=(2,),
-    )  # fmt: skip
+        tokens=np.array([[0, 5, 6, 7, 8, 2, 9]]),
+        committed_at=np.array([[-1, -1, 1, 0, 2, 3, -1]]),
+        record=None,
+        mask=mask,
+        steps=np.array([4]),
+        prompt_length=3,
+        recorded_steps=np.arange(4),
+        end_ids=(2,),
+    )
     assert out.written() == [[6, 7, 8]]
     assert Generation(**{**vars(out), "end_ids": ()}).written() == [[6, 7, 8, 2]]
 

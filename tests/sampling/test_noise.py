@@ -148,11 +148,14 @@ def decided(sampler: Any, logits: np.ndarray, rows: int, step: int = 0) -> tuple
     return np.asarray(token), np.asarray(commit)
 
 
-@pytest.mark.parametrize(("sampler", "allowed"), [
-    (LLaDASampler(temperature=1.3), [0, 1, 2, 3, 4, 5, 6]),
-    (DreamSampler(8, 4, temperature=1.3, top_k=3, top_p=0.7), [0, 3, 5]),
-    (SDARSampler(8, temperature=1.3, top_k=3, top_p=0.7), [3, 5]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sampler", "allowed"),
+    [
+        (LLaDASampler(temperature=1.3), [0, 1, 2, 3, 4, 5, 6]),
+        (DreamSampler(8, 4, temperature=1.3, top_k=3, top_p=0.7), [0, 3, 5]),
+        (SDARSampler(8, temperature=1.3, top_k=3, top_p=0.7), [3, 5]),
+    ],
+)
 def test_tokens_follow_the_softmax_of_what_is_kept(sampler: Any, allowed: list[int]) -> None:
     """LLaDA's argmax exp(logits) / (-log u)^T is a sample of softmax(logits / T). SDAR's top-p looks at what top-k has
     left, where the two best hold 0.7, and Dream's at all tokens, where they do not. The mask is never sampled."""
@@ -162,10 +165,13 @@ def test_tokens_follow_the_softmax_of_what_is_kept(sampler: Any, allowed: list[i
     chi_square(counts[allowed], softmax(LOGITS[allowed] / 1.3))
 
 
-@pytest.mark.parametrize(("sampler", "allowed"), [
-    (ARSampler(temperature=0.8), [0, 1, 2, 3, 5, 6]),
-    (ARSampler(temperature=1.3, top_k=3, top_p=0.7), [3, 5]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sampler", "allowed"),
+    [
+        (ARSampler(temperature=0.8), [0, 1, 2, 3, 5, 6]),
+        (ARSampler(temperature=1.3, top_k=3, top_p=0.7), [3, 5]),
+    ],
+)
 def test_autoregressive_sampling(sampler: ARSampler, allowed: list[int]) -> None:
     rows = 20_000
     logits = jnp.broadcast_to(jnp.asarray(np.where(np.arange(8) == 4, -30, LOGITS)), (rows, 8))

@@ -51,10 +51,11 @@ def agree(
 LLADA_SETTINGS = {
     "remainder": (LLaDASampler(12, 9, 4), None),  # quotas 2, 1, 1 in every block
     "noise, random remasking, more steps than tokens": (
-        LLaDASampler(12, 20, 6, temperature=0.8, remasking="random"), drawn(20, 18, kinds=("token", "remask"))
+        LLaDASampler(12, 20, 6, temperature=0.8, remasking="random"),
+        drawn(20, 18, kinds=("token", "remask")),
     ),
     "noise, threshold": (LLaDASampler(12, 12, 6, temperature=0.3, threshold=0.12), drawn(12, 18)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LLADA_SETTINGS)
@@ -123,14 +124,12 @@ def test_a_row_stops_only_when_its_block_is_full() -> None:
 
 
 DREAM_SETTINGS = {
-    "entropy, filters and noise": (
-        DreamSampler(12, 8, "entropy", temperature=0.8, top_p=0.8, top_k=7), drawn(8, 18)
-    ),
+    "entropy, filters and noise": (DreamSampler(12, 8, "entropy", temperature=0.8, top_p=0.8, top_k=7), drawn(8, 18)),
     "maskgit_plus, more steps": (DreamSampler(12, 17, "maskgit_plus", top_k=5), None),
     "maskgit_plus, noise": (DreamSampler(12, 5, "maskgit_plus", temperature=1.3, alg_temp=0.0), drawn(5, 18)),
     "topk_margin": (DreamSampler(12, 12, "topk_margin", top_p=0.5), None),
     "origin": (DreamSampler(12, 7, "origin", temperature=0.5, eps=0.01), drawn(7, 18, kinds=("token", "transfer"))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DREAM_SETTINGS)
@@ -153,10 +152,8 @@ def test_dream_fills_each_row_by_its_own_quota() -> None:
 SDAR_SETTINGS = {
     "threshold": (SDARSampler(9, threshold=0.15), None),
     "quota": (SDARSampler(9, steps_per_block=3, threshold=None), None),
-    "noise": (
-        SDARSampler(9, steps_per_block=2, threshold=0.3, temperature=0.7, top_k=6, top_p=0.8), drawn(20, 16)
-    ),
-}  # fmt: skip
+    "noise": (SDARSampler(9, steps_per_block=2, threshold=0.3, temperature=0.7, top_k=6, top_p=0.8), drawn(20, 16)),
+}
 
 
 @pytest.mark.parametrize("name", SDAR_SETTINGS)
@@ -207,9 +204,13 @@ def test_dreams_schedule_is_that_of_torch_to_the_bit(steps: int) -> None:
 def test_dreams_schedule_without_torch() -> None:
     """Values of torch.linspace(1, 1e-3, n) that NumPy's linspace misses, and the quotas of the golden runs."""
     pinned = {
-        (17, 9): 0.43806251883506775, (129, 7): 0.945367157459259, (129, 121): 0.0556328147649765,
-        (257, 42): 0.8361015319824219, (769, 85): 0.8894335627555847, (769, 766): 0.003601562697440386,
-    }  # fmt: skip
+        (17, 9): 0.43806251883506775,
+        (129, 7): 0.945367157459259,
+        (129, 121): 0.0556328147649765,
+        (257, 42): 0.8361015319824219,
+        (769, 85): 0.8894335627555847,
+        (769, 766): 0.003601562697440386,
+    }
     assert {key: float(torch_linspace(1, 1e-3, key[0])[key[1]]) for key in pinned} == pinned
     for case, info in golden("dream_tiny").meta["cases"].items():
         if "transfers_per_step_row0" in info and case != "gen_infill_uneven":
@@ -228,10 +229,13 @@ def love_mask_at_even(step: Any, logits: Any, position: Any) -> Any:
     return logits.at[..., 80].add(jnp.where(position % 2 == 0, 100.0, 0.0))
 
 
-@pytest.mark.parametrize(("family", "sampler"), [
-    ("llada", LLaDASampler(8, 4, 8)),
-    ("dream", DreamSampler(8, 4, "entropy", top_k=1)),  # the filter keeps the mask alone
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "sampler"),
+    [
+        ("llada", LLaDASampler(8, 4, 8)),
+        ("dream", DreamSampler(8, 4, "entropy", top_k=1)),  # the filter keeps the mask alone
+    ],
+)
 def test_a_model_that_predicts_the_mask_still_ends(family: str, sampler: Any) -> None:
     """The mask is never committed: all positions wait, so the order is from left to right, and take their best other
     token."""
@@ -247,12 +251,15 @@ def test_a_model_that_predicts_the_mask_still_ends(family: str, sampler: Any) ->
             assert (tokens[6:][at[row] == step] == logits.argmax(-1)[at[row] == step]).all()
 
 
-@pytest.mark.parametrize(("family", "sampler"), [
-    ("llada", LLaDASampler(8, 8, 8, temperature=0.1, threshold=0.9)),
-    ("dream", DreamSampler(8, 3, "topk_margin")),
-    ("dream", DreamSampler(8, 5, "origin", temperature=1.0)),
-    ("sdar", SDARSampler(8, threshold=None)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "sampler"),
+    [
+        ("llada", LLaDASampler(8, 8, 8, temperature=0.1, threshold=0.9)),
+        ("dream", DreamSampler(8, 3, "topk_margin")),
+        ("dream", DreamSampler(8, 5, "origin", temperature=1.0)),
+        ("sdar", SDARSampler(8, threshold=None)),
+    ],
+)
 def test_positions_that_predict_the_mask_wait(family: str, sampler: Any) -> None:
     """Even positions predict the mask, and are committed after the odd ones (of their block)."""
     out = jaxsink.generate(model_of(family), PROMPTS, sampler, edit_logits=love_mask_at_even)
@@ -286,12 +293,15 @@ def test_quotas_blocks_and_steps() -> None:
     assert (canvas[at < 4] == np.asarray(out.tokens)[at < 4]).all()
 
 
-@pytest.mark.parametrize(("family", "sampler"), [
-    ("llada", LLaDASampler(6, 6, 6)),
-    ("dream", DreamSampler(6, 6, "entropy")),
-    ("sdar", SDARSampler(6)),
-    ("llama3.1", ARSampler(6, stop_at_eos=False)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "sampler"),
+    [
+        ("llada", LLaDASampler(6, 6, 6)),
+        ("dream", DreamSampler(6, 6, "entropy")),
+        ("sdar", SDARSampler(6)),
+        ("llama3.1", ARSampler(6, stop_at_eos=False)),
+    ],
+)
 def test_ties_go_to_the_lowest_id_and_to_the_left(family: str, sampler: Any) -> None:
     """A model without weights: all tokens and all positions are equally good. (Ties of certain positions, below.)"""
     config = FAMILIES[family].replace(mask_id=0) if family == "dream" else model_of(family).config
@@ -414,7 +424,7 @@ def test_edits_may_fill_and_empty_the_canvas() -> None:
         ("llada", ARSampler(12), "autoregressive"),
         ("llama3.1", ARSampler(12, top_k=-1), "top_k"),
     ],
-)  # fmt: skip
+)
 def test_bad_settings_are_named(family: str, sampler: Any, words: str) -> None:
     with pytest.raises(JaxsinkError, match=words):
         jaxsink.generate(model_of(family), PROMPTS, sampler)

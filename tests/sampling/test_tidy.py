@@ -94,15 +94,22 @@ def test_a_column_for_every_recorder() -> None:
 
 def test_axes_of_every_kind_of_record() -> None:
     record = {
-        "maps": maps(layers=[2], heads=[1, 4]), "top": received().then(top(2)), "counts": received().then(sink_counts()),
-        "mean": received().then(head_mean()), "alone": lambda tap: tap.probs.max(axis=(2, 3)),
-    }  # fmt: skip
+        "maps": maps(layers=[2], heads=[1, 4]),
+        "top": received().then(top(2)),
+        "counts": received().then(sink_counts()),
+        "mean": received().then(head_mean()),
+        "alone": lambda tap: tap.probs.max(axis=(2, 3)),
+    }
     out = recorded("llada", record)
     front = ("step", "layer", "sequence")
     assert {leaf.name: leaf.dims[3:] for leaf in leaves(out)} == {
-        "maps": ("head", "query", "key"), "top.score": ("head", "item"), "top.position": ("head", "item"),
-        "counts": ("head", "item"), "mean": ("position",), "alone": ("head",),
-    }  # fmt: skip
+        "maps": ("head", "query", "key"),
+        "top.score": ("head", "item"),
+        "top.position": ("head", "item"),
+        "counts": ("head", "item"),
+        "mean": ("position",),
+        "alone": ("head",),
+    }
     assert all(leaf.dims[:3] == front for leaf in leaves(out))
     one = out.to_dataframe("maps", sequences=1, steps=3)
     assert set(one["layer"]) == {2} and set(one["head"]) == {1, 4}

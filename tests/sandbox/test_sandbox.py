@@ -95,9 +95,22 @@ def test_broken_programs_fail_and_say_why(program: str, detail: str) -> None:
 
 def test_plain_data_comes_through_unchanged() -> None:
     values = (
-        "None", "True", "-7", "2 ** 70", "0.1", "float('inf')", "1j", "'é\\n'", "b'\\x00'", "[1, (2, [3])]", "{1, 'a'}",
-       "()",         "frozenset([1])", "{'a': {2: [None]}, (1, 2): 'x'}", "'\\ud800'",
-    )  # fmt: skip
+        "None",
+        "True",
+        "-7",
+        "2 ** 70",
+        "0.1",
+        "float('inf')",
+        "1j",
+        "'é\\n'",
+        "b'\\x00'",
+        "[1, (2, [3])]",
+        "{1, 'a'}",
+        "()",
+        "frozenset([1])",
+        "{'a': {2: [None]}, (1, 2): 'x'}",
+        "'\\ud800'",
+    )
     code = "".join(
         f"assert same({v}) == {v} and type(same({v})) is type({v}) and repr(same({v})) == repr({v})\n" for v in values
     )

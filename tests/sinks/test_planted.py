@@ -121,9 +121,13 @@ def test_tokens_and_kinds_of_the_planted_sinks(run) -> None:
     kinds = np.full(VOCAB, KINDS.index("word"))
     kinds[START], kinds[MASK], kinds[[A, B, C]] = map(KINDS.index, ("bos", "mask", "newline"))
     found = frequency(
-        detect(run.record, Threshold(3.0), run.mask), canvases(run), run.mask, VOCAB, kinds,
+        detect(run.record, Threshold(3.0), run.mask),
+        canvases(run),
+        run.mask,
+        VOCAB,
+        kinds,
         fresh(run.committed_at, run.recorded_steps),
-    )  # fmt: skip
+    )
     stays = {START: STEPS, A: 3 + 9, B: 3, C: 3}  # the brief head stays with A to the end
     np.testing.assert_array_equal(found.by_token.count, [stays.get(token, 0) for token in range(VOCAB)])
     by_kind = dict(zip(KINDS, found.by_kind.count, strict=True))

@@ -50,10 +50,15 @@ def slow(rule: sinks.Rule, scores: np.ndarray, real: np.ndarray) -> list[bool]:
 @pytest.mark.parametrize(
     "rule",
     [
-        sinks.Threshold(1.0), sinks.Threshold(0.05, "mean"), sinks.Importance(0.1), sinks.Importance(0.2, causal=True),
-        sinks.Outlier(1.5), sinks.TopK(3), sinks.TopK(50),
+        sinks.Threshold(1.0),
+        sinks.Threshold(0.05, "mean"),
+        sinks.Importance(0.1),
+        sinks.Importance(0.2, causal=True),
+        sinks.Outlier(1.5),
+        sinks.TopK(3),
+        sinks.TopK(50),
     ],
-)  # fmt: skip
+)
 def test_rules_against_slow_loops(rule: sinks.Rule) -> None:
     rng = np.random.default_rng(0)
     scores = attention_like(rng, 2, 3, 4, 5, length=12)  # [T,L,B,H,S]

@@ -91,8 +91,15 @@ def whole(axis: Any) -> bool:
 
 
 def test_layers_heads_steps_and_positions_are_whole_numbers(figures: dict[str, Figure]) -> None:
-    for name, x, y in (("fig1", 1, 1), ("fig2", 1, 1), ("fig5", 1, 1), ("fig6", 1, 0), ("fig7", 1, 1), ("fig8", 1, 0),
-                       ("depth", 1, 0)):  # fmt: skip
+    for name, x, y in (
+        ("fig1", 1, 1),
+        ("fig2", 1, 1),
+        ("fig5", 1, 1),
+        ("fig6", 1, 0),
+        ("fig7", 1, 1),
+        ("fig8", 1, 0),
+        ("depth", 1, 0),
+    ):
         for axis in pictures(figures[name]):
             assert not x or whole(axis.xaxis), name
             assert not y or whole(axis.yaxis), name

@@ -83,7 +83,7 @@ def test_the_gallery_holds_what_a_generation_recorded(study: Study) -> None:
     assert len(present)
     for step, layer, row, head in present[:: max(1, len(present) // 20)]:
         position = gallery.tracks.position[step, layer, row, head]
-        assert gallery.sink_place[step, layer, row, head] == gallery.mask[row, :position].sum()
+        assert gallery.sink_token_position[step, layer, row, head] == gallery.mask[row, :position].sum()
     number = gallery.mean_over_steps(gallery.tracks.sink_count)
     by_hand = gallery.tracks.sink_count[: gallery.taken[1], 1, 1, 0].mean()
     np.testing.assert_allclose(number[1, 1, 0], by_hand)
@@ -96,9 +96,13 @@ def test_conditions_in_turns_are_what_each_would_be_alone(study: Study) -> None:
     asked = questions(3, study.seed)
     for label, policy in CONDITIONS.items():
         out = jaxsink.generate(
-            subject.model, subject.prompts(asked), subject.sampler, intervene=policy, seed=[0, 1, 2],
+            subject.model,
+            subject.prompts(asked),
+            subject.sampler,
+            intervene=policy,
+            seed=[0, 1, 2],
             pad_to=subject.pad_to,
-        )  # fmt: skip
+        )
         texts = subject.texts(np.asarray(out.response))
         assert right[label].tolist() == [p.score(text) for p, text in zip(asked, texts, strict=True)]
 
@@ -128,9 +132,13 @@ def test_other_settings_are_other_pieces(study: Study) -> None:
 
     (hidden,) = study.pieces(subject, HIDDEN)
     names = {
-        hidden.name, name(study, subject), name(study, subject, temperature=1.0), name(study, study.subjects[1]),
-        name(replace(study, seed=1), subject), name(replace(study, generations=3), subject),
-    }  # fmt: skip
+        hidden.name,
+        name(study, subject),
+        name(study, subject, temperature=1.0),
+        name(study, study.subjects[1]),
+        name(replace(study, seed=1), subject),
+        name(replace(study, generations=3), subject),
+    }
     assert len(names) == 6
 
 
@@ -153,7 +161,7 @@ def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
         (["fig99"], "there is no experiment 'fig99'"),
         (["--problems", "0"], "at least one problem"),
         (["--generations", "1"], "two generations"),
-        (["--rows", "0"], "one row"),
+        (["--rows", "0"], "one sequence"),
         (["--mesh", "3"], "two numbers such as 2x4"),
         (["--mesh", "3x5"], "there are 8 devices, not 15"),
         (["--runs", "nowhere"], "nowhere is not a directory"),
@@ -169,8 +177,9 @@ def test_mistakes_are_named(arguments: list[str], words: str, tmp_path: Path, ca
 
 def test_the_player_gets_every_problem_with_and_without_sinks(study: Study) -> None:
     names = export(study)
-    assert names == [f"{model}-{row}{end}.npz" for model in ("mini-llada", "mini-llama") for end in ("", "-hidden")
-                     for row in (1, 2)]  # fmt: skip
+    assert names == [
+        f"{model}-{row}{end}.npz" for model in ("mini-llada", "mini-llama") for end in ("", "-hidden") for row in (1, 2)
+    ]
     runs = {name: read_run(study.folder / "player" / name) for name in names}
     plain, hidden = runs["mini-llada-1.npz"], runs["mini-llada-1-hidden.npz"]
     assert plain.problem == hidden.problem == "Problem 1" and (plain.condition, hidden.condition) == ("", CONDITION)
@@ -185,10 +194,17 @@ def test_the_player_gets_every_problem_with_and_without_sinks(study: Study) -> N
 def test_player_leaves_out_places_after_an_early_end() -> None:
     subject = random_subject("mini-llama")
     ended = Gallery(
-        scores=np.ones((4, 2, 1, 2, 7), np.float32), masked=None, tokens=np.array([[2, 2, 5, 6, 7, 3, 2]]),
-        committed_at=np.array([[-1, -1, -1, 0, 1, 2, -1]]), mask=np.array([[False, *[True] * 6]]),
-        real=np.ones((4, 1, 7), bool), taken=np.array([3]), prompt_length=3, mask_id=None, eps=3.0,
-    )  # fmt: skip
+        scores=np.ones((4, 2, 1, 2, 7), np.float32),
+        masked=None,
+        tokens=np.array([[2, 2, 5, 6, 7, 3, 2]]),
+        committed_at=np.array([[-1, -1, -1, 0, 1, 2, -1]]),
+        mask=np.array([[False, *[True] * 6]]),
+        real=np.ones((4, 1, 7), bool),
+        taken=np.array([3]),
+        prompt_length=3,
+        mask_id=None,
+        eps=3.0,
+    )
     arrays = one_generation(subject, ended, 0)
     assert arrays["committed_at"].tolist() == [-1, -1, 0, 1, 2] and arrays["scores"].shape == (3, 2, 2, 5)
     assert int(arrays["prompt_length"]) == 2 and len(arrays["tokens"]) == 5

@@ -25,41 +25,92 @@ DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.f
 # config.json of one tiny model per family; all sizes differ, so that mixed-up axes cannot hide.
 _SHARED = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4, "vocab_size": 50, "eos_token_id": 3}
 _DECODER = {
-    **_SHARED, "num_key_value_heads": 2, "intermediate_size": 36, "rms_norm_eps": 1e-5, "max_position_embeddings": 64,
-    "rope_theta": 500.0, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float32",
-}  # fmt: skip
+    **_SHARED,
+    "num_key_value_heads": 2,
+    "intermediate_size": 36,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 64,
+    "rope_theta": 500.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
 _OLMO = {
-    "d_model": 24, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 36, "vocab_size": 50,
-    "embedding_size": 50, "weight_tying": False, "rope": True, "rope_theta": 500.0, "rms_norm_eps": 1e-5,
-    "block_type": "llama", "layer_norm_type": "rms", "activation_type": "silu", "include_bias": False,
-    "include_qkv_bias": False, "max_sequence_length": 64, "mask_token_id": 40, "eos_token_id": 3, "pad_token_id": 3,
-}  # fmt: skip
+    "d_model": 24,
+    "n_heads": 4,
+    "n_kv_heads": 4,
+    "n_layers": 2,
+    "mlp_hidden_size": 36,
+    "vocab_size": 50,
+    "embedding_size": 50,
+    "weight_tying": False,
+    "rope": True,
+    "rope_theta": 500.0,
+    "rms_norm_eps": 1e-5,
+    "block_type": "llama",
+    "layer_norm_type": "rms",
+    "activation_type": "silu",
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "max_sequence_length": 64,
+    "mask_token_id": 40,
+    "eos_token_id": 3,
+    "pad_token_id": 3,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llada": {"architectures": ["LLaDAModelLM"], "model_type": "llada", **_OLMO},
     "mmada": {"architectures": ["MMadaModelLM"], "model_type": "mmada", **_OLMO, "llm_vocab_size": 44},
     "llada_moe": {
-        "architectures": ["LLaDAMoEModelLM"], "model_type": "llada", **_DECODER, "num_key_value_heads": 4,
-        "intermediate_size": ..., "num_experts": 3, "num_experts_per_tok": 2, "expert_intermediate_size": 20,
-        "qk_layernorm": True, "norm_topk_prob": None, "mask_token_id": 40, "moe_layer_freq": [1, 1],
+        "architectures": ["LLaDAMoEModelLM"],
+        "model_type": "llada",
+        **_DECODER,
+        "num_key_value_heads": 4,
+        "intermediate_size": ...,
+        "num_experts": 3,
+        "num_experts_per_tok": 2,
+        "expert_intermediate_size": 20,
+        "qk_layernorm": True,
+        "norm_topk_prob": None,
+        "mask_token_id": 40,
+        "moe_layer_freq": [1, 1],
         "partial_rotary_factor": 1,
     },
     "dream": {
-        "architectures": ["DreamModel"], "model_type": "Dream", **_DECODER, "mask_token_id": 40, "use_mrope": False,
-        "use_sliding_window": False, "sliding_window": None, "max_window_layers": 2,
+        "architectures": ["DreamModel"],
+        "model_type": "Dream",
+        **_DECODER,
+        "mask_token_id": 40,
+        "use_mrope": False,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "max_window_layers": 2,
     },
     "sdar": {
-        "architectures": ["SDARForCausalLM"], "model_type": "sdar", **_DECODER, "head_dim": 10, "block_size": 4,
-        "mask_token_id": 40, "attention_bias": False,
+        "architectures": ["SDARForCausalLM"],
+        "model_type": "sdar",
+        **_DECODER,
+        "head_dim": 10,
+        "block_size": 4,
+        "mask_token_id": 40,
+        "attention_bias": False,
     },
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_DECODER, "bos_token_id": 1},
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", **_DECODER, "sliding_window": 5},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", **_DECODER, "use_sliding_window": False},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **_DECODER, "head_dim": 10},
     "gpt2": {
-        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 24, "n_head": 4, "n_layer": 2,
-        "n_positions": 64, "n_ctx": 64, "vocab_size": 50, "activation_function": "gelu_new", "eos_token_id": 3,
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_embd": 24,
+        "n_head": 4,
+        "n_layer": 2,
+        "n_positions": 64,
+        "n_ctx": 64,
+        "vocab_size": 50,
+        "activation_function": "gelu_new",
+        "eos_token_id": 3,
     },
-}  # fmt: skip
+}
 
 
 def config_of(family: str, **changes: Any) -> dict[str, Any]:
@@ -149,10 +200,16 @@ def tokenizer_files(folder: Path, size: int = 50, mask: int | None = None) -> No
     """A whole-word tokenizer.json of so many ids, and a tokenizer_config.json that declares eos and perhaps a mask."""
     vocab = {f"w{index}": index for index in range(size)}
     tokenizer = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"},
-    }  # fmt: skip
+    }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     declared = {"eos_token": "w3"} | ({} if mask is None else {"mask_token": f"w{mask}"})
     (folder / "tokenizer_config.json").write_text(json.dumps(declared))

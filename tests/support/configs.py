@@ -4,9 +4,19 @@ from jaxsink import ModelConfig, preset
 from jaxsink.nn.config import Experts, RopeScaling
 
 SMALL = {
-    "layers": 3, "width": 48, "heads": 6, "kv_heads": 2, "head_dim": 10, "mlp_width": 56, "vocab": 89,
-    "max_positions": 64, "bos_id": None, "pad_id": None, "eot_id": None, "eos_ids": (3,),
-}  # fmt: skip
+    "layers": 3,
+    "width": 48,
+    "heads": 6,
+    "kv_heads": 2,
+    "head_dim": 10,
+    "mlp_width": 56,
+    "vocab": 89,
+    "max_positions": 64,
+    "bos_id": None,
+    "pad_id": None,
+    "eot_id": None,
+    "eos_ids": (3,),
+}
 
 
 def small(name: str, **changes: object) -> ModelConfig:

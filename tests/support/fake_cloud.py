@@ -23,9 +23,21 @@ from pathlib import Path
 
 TPU_API = "tpu.googleapis.com"
 CREATE = {
-    "node-id", "zone", "accelerator-type", "runtime-version", "network", "subnetwork", "service-account", "scopes", "labels",
-    "metadata-from-file", "async", "valid-until-duration", "spot", "internal-ips",
-}  # fmt: skip
+    "node-id",
+    "zone",
+    "accelerator-type",
+    "runtime-version",
+    "network",
+    "subnetwork",
+    "service-account",
+    "scopes",
+    "labels",
+    "metadata-from-file",
+    "async",
+    "valid-until-duration",
+    "spot",
+    "internal-ips",
+}
 SSH = {"zone", "command", "ssh-flag"}
 FLAGS: dict[str, set[str]] = {
     "compute tpus queued-resources create": CREATE,
@@ -367,9 +379,14 @@ class Cloud:
     def execute(self, call: Call) -> tuple[int, str, str]:
         name = call.words[0]
         done = subprocess.run(
-            ["bash", "-c", call.flags.get("command", "true")], cwd=self.home(name), env=self.environment(name), text=True,
-            stdin=subprocess.DEVNULL, start_new_session=True, capture_output=True,
-        )  # fmt: skip
+            ["bash", "-c", call.flags.get("command", "true")],
+            cwd=self.home(name),
+            env=self.environment(name),
+            text=True,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            capture_output=True,
+        )
         return done.returncode if done.returncode >= 0 else 255, done.stdout, done.stderr
 
 

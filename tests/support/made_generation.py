@@ -35,8 +35,14 @@ def made_generation(tokenizer: Any = None, **changes: Any) -> jaxsink.Generation
     committed = np.full((B, S), -1)
     committed[:, PROMPT:] = ((0, 2, 1, 5, 4), (3, 2, 1, 0, 0))
     values: dict[str, Any] = {
-        "tokens": np.arange(B * S).reshape(B, S) % 11, "committed_at": committed, "record": scores, "mask": mask,
-        "steps": steps, "prompt_length": PROMPT, "recorded_steps": np.arange(T), "recorders": Kept("received"),
+        "tokens": np.arange(B * S).reshape(B, S) % 11,
+        "committed_at": committed,
+        "record": scores,
+        "mask": mask,
+        "steps": steps,
+        "prompt_length": PROMPT,
+        "recorded_steps": np.arange(T),
+        "recorders": Kept("received"),
         "tokenizer": tokenizer,
-    }  # fmt: skip
+    }
     return jaxsink.Generation(**(values | changes))

@@ -10,8 +10,36 @@ import numpy as np
 
 EVIL = '</script><b id="evil">&amp;"\''
 QUESTION = ["Tom", " has", " 3", " apples", " and", " buys", " 4", " more", ".", " How", " many", "?", "\n"]
-ANSWER = ["Tom", " starts", " with", " 3", " apples", ".", "\n", "He", " buys", " 4", " more", ",", " so", " 3", " +", " 4",
-          " =", " 7", ".", "\n", "####", " 7", "\n", "<|end|>", "<|end|>", "<|end|>", "<|end|>", "<|end|>"]  # fmt: skip
+ANSWER = [
+    "Tom",
+    " starts",
+    " with",
+    " 3",
+    " apples",
+    ".",
+    "\n",
+    "He",
+    " buys",
+    " 4",
+    " more",
+    ",",
+    " so",
+    " 3",
+    " +",
+    " 4",
+    " =",
+    " 7",
+    ".",
+    "\n",
+    "####",
+    " 7",
+    "\n",
+    "<|end|>",
+    "<|end|>",
+    "<|end|>",
+    "<|end|>",
+    "<|end|>",
+]
 SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="300" height="120" '
     'viewBox="0 0 300 120"><g id="figure_1"><g id="patch_1"><path d="M0 0H300V120H0z" style="fill: #ffffff"/></g>'
@@ -19,11 +47,14 @@ SVG = (
     '<path d="M10 110 L80 40 L150 70 L290 15" fill="none" stroke="#0072b2" stroke-width="3"/></g></svg>'
 )
 VALUES = {
-    "box": [0.0, 0.0, 1.0, 1.0], "title": "", "bars": [], "images": [],
+    "box": [0.0, 0.0, 1.0, 1.0],
+    "title": "",
+    "bars": [],
+    "images": [],
     "x": {"limits": [0, 10], "log": False, "label": "step", "names": {}},
     "y": {"limits": [1, 100], "log": True, "label": "received", "names": {}},
     "points": [{"label": "mini-llada", "x": [2.0, 5.0, 8.0], "y": [3.0, 10.0, None]}],
-}  # fmt: skip
+}
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )

@@ -23,9 +23,18 @@ def planted_model(strength: np.ndarray) -> jaxsink.Model:
     layers, heads, vocab = strength.shape
     width, size = vocab + 1, 8
     config = FAMILIES["llada"].replace(
-        layers=layers, heads=heads, kv_heads=heads, head_dim=size, width=width, mlp_width=4, vocab=vocab,
-        mask_id=MASK, eos_ids=(1,), rope_theta=1e16, norm_eps=1e-12,
-    )  # fmt: skip
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=size,
+        width=width,
+        mlp_width=4,
+        vocab=vocab,
+        mask_id=MASK,
+        eos_ids=(1,),
+        rope_theta=1e16,
+        norm_eps=1e-12,
+    )
     normed = np.sqrt(width / 2)  # what the norm makes of the two ones of an embedding
     q, k = np.zeros((2, layers, heads, size, width), np.float32)
     q[..., -1, -1] = 1 / normed

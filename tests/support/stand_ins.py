@@ -36,11 +36,14 @@ GSM8K = [
 ]
 HUMANEVAL = [
     {
-        "task_id": f"HumanEval/{n}", "prompt": f'def add{n}(x):\n    """Add {n} to x."""\n', "entry_point": f"add{n}",
-        "canonical_solution": f"    return x + {n}\n", "test": f"def check(f):\n    assert f(1) == {n + 1}\n",
+        "task_id": f"HumanEval/{n}",
+        "prompt": f'def add{n}(x):\n    """Add {n} to x."""\n',
+        "entry_point": f"add{n}",
+        "canonical_solution": f"    return x + {n}\n",
+        "test": f"def check(f):\n    assert f(1) == {n + 1}\n",
     }
     for n in range(3)
-]  # fmt: skip
+]
 
 
 def hugging_face(folder: Path, family: str) -> None:
@@ -71,9 +74,15 @@ def gguf_file(path: Path) -> None:
     tensors = tensors_of(random_model(config))
     out = gguf.GGUFWriter(path, "llama")
     numbers = {
-        "block_count": 2, "context_length": 4096, "embedding_length": 32, "feed_forward_length": 36,
-        "attention.head_count": 4, "attention.head_count_kv": 2, "rope.dimension_count": 8, "vocab_size": len(names),
-    }  # fmt: skip
+        "block_count": 2,
+        "context_length": 4096,
+        "embedding_length": 32,
+        "feed_forward_length": 36,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "rope.dimension_count": 8,
+        "vocab_size": len(names),
+    }
     for key, number in numbers.items():
         out.add_uint32(f"llama.{key}", number)
     out.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
@@ -107,14 +116,23 @@ def lm_eval_tasks(folder: Path, questions: Path) -> None:
     import lm_eval.tasks
 
     gsm8k = {
-        "include": f"{lm_eval.tasks.__path__[0]}/gsm8k/gsm8k.yaml", "task": "gsm8k", "tag": [], "dataset_path": "json",
-        "dataset_name": None, "dataset_kwargs": {"data_files": {"train": str(questions), "test": str(questions)}},
-    }  # fmt: skip
+        "include": f"{lm_eval.tasks.__path__[0]}/gsm8k/gsm8k.yaml",
+        "task": "gsm8k",
+        "tag": [],
+        "dataset_path": "json",
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": {"train": str(questions), "test": str(questions)}},
+    }
     arc = {
-        "task": "arc_challenge", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(questions)}},
-        "test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{question}} More than 4?",
-        "doc_to_choice": ["yes", "no"], "doc_to_target": 0,
-    }  # fmt: skip
+        "task": "arc_challenge",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(questions)}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{question}} More than 4?",
+        "doc_to_choice": ["yes", "no"],
+        "doc_to_target": 0,
+    }
     folder.mkdir()
     for task in (gsm8k, arc):
         (folder / f"{task['task']}.yaml").write_text(json.dumps(task), encoding="utf-8")

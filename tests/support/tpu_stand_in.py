@@ -78,9 +78,12 @@ class Machine:
         self.server = Server(self.cloud)
         (folder / "port").write_text(str(self.server.server_address[1]))
         self.environment = {
-            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder), "FAKE": str(folder), "BUCKET": "gs://b/j",
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "FAKE": str(folder),
+            "BUCKET": "gs://b/j",
             "TMPDIR": str(folder),
-        }  # fmt: skip
+        }
 
     def evaluate(self, script: str) -> None:
         """What `jaxsink evaluate` does on a VM; $out is its directory."""
@@ -102,9 +105,15 @@ class Machine:
 
     def start(self, *words: str, script: str = "tpu.sh", **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [TPU / script, *words], env=self.environment | variables, cwd=self.folder, text=True, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [TPU / script, *words],
+            env=self.environment | variables,
+            cwd=self.folder,
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def run(self, *words: str, code: int = 0, **variables: str) -> str:
         """What a command of tpu.sh prints."""

@@ -136,7 +136,7 @@ def test_a_file_is_prepared_once_as_array_record(tmp_path: Path, published, monk
     place = {"data_file": published["humaneval"], "data_dir": tmp_path / "tfds"}
     first = load_benchmark("humaneval", **place)
     assert len(list((tmp_path / "tfds").rglob("*.array_record-*"))) == 1
-    monkeypatch.setattr(benchmark_builders, "read_rows", None)
+    monkeypatch.setattr(benchmark_builders, "read_records", None)
     assert load_benchmark("humaneval", **place) == first
     assert load_benchmark("humaneval", data_dir=tmp_path / "tfds") == first  # not even the file is needed again
 
@@ -233,7 +233,7 @@ def test_the_builders_know_the_published_checksums() -> None:
 def test_broken_files_are_named(tmp_path: Path, content: bytes, line: int) -> None:
     path = tmp_path / "broken.jsonl"
     path.write_bytes(content)
-    with pytest.raises(JaxsinkError, match=f"line {line} of .*broken.jsonl is not a row"):
+    with pytest.raises(JaxsinkError, match=f"line {line} of .*broken.jsonl is not a record"):
         load_benchmark("gsm8k", data_file=path, data_dir=tmp_path / "tfds", verify=False)
 
 

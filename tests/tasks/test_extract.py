@@ -14,9 +14,16 @@ from jaxsink.tasks.extract import HUMANEVAL_STOPS, INVALID
 
 GOLD = "She has 3 + 4 = <<3+4=7>>7 eggs.\nThat is $1,007.\n#### 1,007"
 ADD = Example(
-    "humaneval", "test", 0, "HumanEval/0", "def add(a, b):\n    '''Sum.'''\n", "    return a + b\n",
-    "def add(a, b):\n    '''Sum.'''\n", "def check(candidate):\n    assert candidate(1, 2) == 3\n", "add",
-)  # fmt: skip
+    "humaneval",
+    "test",
+    0,
+    "HumanEval/0",
+    "def add(a, b):\n    '''Sum.'''\n",
+    "    return a + b\n",
+    "def add(a, b):\n    '''Sum.'''\n",
+    "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+    "add",
+)
 
 
 @pytest.mark.parametrize(

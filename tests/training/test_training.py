@@ -343,8 +343,20 @@ def test_settings_that_make_no_sense(settings, message):
 
 def test_the_command_trains_examines_and_continues(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(builtin, "BUILTIN", TINY)
-    command = ["train", "mini-llada", "--out", str(tmp_path / "run"), "--steps", "4", "--batch", "8", "--devices", "2",
-               "--problems", "3"]  # fmt: skip
+    command = [
+        "train",
+        "mini-llada",
+        "--out",
+        str(tmp_path / "run"),
+        "--steps",
+        "4",
+        "--batch",
+        "8",
+        "--devices",
+        "2",
+        "--problems",
+        "3",
+    ]
     assert main([*command, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["steps"] == 4 and result["accuracy"]["total"] == 3 and result["tokens"] == 4 * 8 * LENGTH
@@ -375,15 +387,23 @@ def test_a_listener_hears_of_compiling_before_there_are_figures(tmp_path):
     heard: list[Progress] = []
     tiny_run(tmp_path / "llama").train(one_device(), heard.append)
     assert [(now.step, now.compiling, now.loss is None) for now in heard] == [
-        (0, True, True), (0, False, True), (10, False, False), (12, False, False),
-    ]  # fmt: skip
+        (0, True, True),
+        (0, False, True),
+        (10, False, False),
+        (12, False, False),
+    ]
     heard.clear()
     run = tiny_run(tmp_path / "dream", "mini-dream", init=str(tmp_path / "llama/model"), opening=0.9)
     run.train(one_device(), heard.append)
     assert run.settings.opening_steps == 10  # then another program goes on
     assert [(now.step, now.compiling) for now in heard] == [
-        (0, True), (0, False), (10, False), (10, True), (10, False), (12, False),
-    ]  # fmt: skip
+        (0, True),
+        (0, False),
+        (10, False),
+        (10, True),
+        (10, False),
+        (12, False),
+    ]
 
 
 def test_the_line_of_a_run_says_compiling_and_never_nan():

@@ -54,7 +54,7 @@ class JaxsinkLM(TemplateLM):
     max_length     of prompt and response; longer prompts lose their beginning (default: what the model was made for)
     mc_num         canvases per answer for the likelihood of a diffusion model
     check_greedy   whether to find out, for likelihoods, if the model would write the answer itself
-    seed           of all draws; each question adds its place in the task
+    seed           of all draws; each question adds its number in the task
     setting        decode as this setting of `jaxsink evaluate` says
     chat_template  the template's name in jaxsink.text.chat, where the tokenizer's files do not tell
     add_bos_token  whether texts get the tokenizer's special tokens (default: unless they begin with bos)
@@ -85,8 +85,8 @@ class JaxsinkLM(TemplateLM):
                 raise JaxsinkError(f"the model argument {name} takes a whole number, not {value!r}.")
         if dtype is None and pretrained in NAMES:
             dtype = "float32"  # built-in ones are small
-        place = None if mesh is None else choose_place(argparse.Namespace(mesh=str(mesh), devices=None))[1]
-        self.model = load(pretrained, dtype=dtype, mesh=place)
+        own_mesh = None if mesh is None else choose_place(argparse.Namespace(mesh=str(mesh), devices=None))[1]
+        self.model = load(pretrained, dtype=dtype, mesh=own_mesh)
         self.config = self.model.config
         self.text = self.model.tokenizer
         self.sampler = sampler_for(self.model)
@@ -115,7 +115,7 @@ class JaxsinkLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text that has nothing before it."""
+        """The token before a text that has nothing before it."""
         return self.text.special.get("bos", self.eot_token_id)
 
     @property
@@ -199,11 +199,15 @@ class JaxsinkLM(TemplateLM):
             for batch, real in jobs:
                 begin(f"texts, prompts of up to {batch[0].width} tokens")
                 out = generate(
-                    self.model, [list(one.prompt) for one in batch], batch[0].sampler, intervene=self.options.masking,
-                    seed=[one.seed for one in batch], pad_to=BUCKET,
-                )  # fmt: skip
-                for one, row in list(zip(batch, to_host(out.response).tolist(), strict=True))[:real]:
-                    text = truncate(self.text.decode(row[: first_end(row, self.config)]), one.until)
+                    self.model,
+                    [list(one.prompt) for one in batch],
+                    batch[0].sampler,
+                    intervene=self.options.masking,
+                    seed=[one.seed for one in batch],
+                    pad_to=BUCKET,
+                )
+                for one, ids in list(zip(batch, to_host(out.response).tolist(), strict=True))[:real]:
+                    text = truncate(self.text.decode(ids[: first_end(ids, self.config)]), one.until)
                     texts[one.number] = text
                     self.cache_hook.add_partial("generate_until", requests[one.number].args, text)
                 end()
@@ -248,5 +252,5 @@ def parse_rows(size: int | str) -> int:
     if str(size).startswith("auto"):
         return ROWS
     if not str(size).isdecimal() or int(size) < 1:
-        raise JaxsinkError(f"--batch_size takes a number of rows, or auto, not {size!r}.")
+        raise JaxsinkError(f"--batch_size takes a number of sequences, or auto, not {size!r}.")
     return int(size)

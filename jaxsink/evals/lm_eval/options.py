@@ -129,7 +129,7 @@ class Request:
 
 
 def make_sampler(config: ModelConfig, base: Sampler, options: Options, request: Request) -> Sampler:
-    """The sampler for a request, checked: the model's own, `base`, with what was asked for in its place."""
+    """The sampler for a request, checked: the model's own, `base`, with the fields that were asked for replaced."""
     names = base.settings()
     length = options.length or request.length
     asked = {name: getattr(request, name) for name in ("temperature", "top_p", "top_k")}
