@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax import Array
 from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
 import jaxsink
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.leaves import Kept
+from jaxsink.sampling.leaves import AnyArray, Kept
 from jaxsink.sampling.tidy import Selection, dataframe, dataset
 from jaxsink.text.tokenizer import Tokenizer
 
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.axes import Axes
-
-
-AnyArray = Array | np.ndarray  # of a device, or read from a file
 
 
 @dataclass(frozen=True, repr=False)

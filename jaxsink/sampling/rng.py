@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Int, Key, UInt32
+from jaxtyping import Float, Int, Integer, Key, UInt32
 from numpy.typing import ArrayLike
 
 from jaxsink.errors import JaxsinkError
@@ -41,18 +41,18 @@ class Draws:
 
 
 @jax.jit
-def sequence_keys(seeds: UInt32[Array, " B"]) -> Key[Array, " B"]:
+def sequence_keys(seeds: Integer[Array, " B"]) -> Key[Array, " B"]:
     """One key per sequence, from one seed each."""
     return jax.vmap(jax.random.key)(seeds.astype(jnp.uint32))
 
 
-def step_keys(keys: Key[Array, " B"], purpose: int, step: Int[Array, ""]) -> Key[Array, " B"]:
+def step_keys(keys: Key[Array, " B"], purpose: int, step: Int[Array, ""] | int) -> Key[Array, " B"]:
     """A key per sequence for this step."""
     return jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, purpose), step))(keys)
 
 
 def position_keys(
-    keys: Key[Array, " B"], purpose: int, step: Int[Array, ""], offset: Int[Array, "B W"]
+    keys: Key[Array, " B"], purpose: int, step: Int[Array, ""] | int, offset: Int[Array, "B W"]
 ) -> Key[Array, "B W"]:
     """A key per position, at offsets from the start of the response."""
 

@@ -50,7 +50,7 @@ def test_log_odds_are_those_of_float64(seed: int, gap: float, best: bool) -> Non
     exact = np.log(probs) - np.log(rest_of(logits, token))
     found = np.asarray(choose.sure_of(jnp.asarray(logits), jnp.asarray(token)))
     np.testing.assert_allclose(found, np.minimum(exact, choose.CERTAIN), rtol=2e-6, atol=4e-6)
-    np.testing.assert_allclose(choose.probability(found), probs, rtol=2e-5, atol=1e-12)
+    np.testing.assert_allclose(choose.probability(jnp.asarray(found)), probs, rtol=2e-5, atol=1e-12)
 
 
 @settings(max_examples=25, deadline=None)
@@ -80,7 +80,7 @@ def test_float32_probabilities_could_not_tell_these_apart() -> None:
     np.testing.assert_allclose(odds, np.minimum(gaps, choose.CERTAIN), rtol=1e-6)
     eligible = jnp.ones((1, 6), bool)
     np.testing.assert_array_equal(choose.rank(jnp.asarray(odds)[None], eligible)[0], [4, 2, 3, 5, 0, 1])
-    assert (np.asarray(choose.probability(odds))[[4, 5]] == 1).all()
+    assert (np.asarray(choose.probability(jnp.asarray(odds)))[[4, 5]] == 1).all()
 
 
 def test_extremes() -> None:

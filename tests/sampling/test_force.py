@@ -58,7 +58,11 @@ def test_rows_that_end_are_filled(model) -> None:
 
 @pytest.mark.parametrize(
     ("force", "message"),
-    [([[1]], "1 rows, and there are 2"), ([[1] * 7, [1]], "7 tokens do not fit the 6"), ([[-1], [1]], "between 0 and")],
+    [
+        ([[1]], "1 sequences, and there are 2"),
+        ([[1] * 7, [1]], "7 tokens do not fit the 6"),
+        ([[-1], [1]], "between 0 and"),
+    ],
 )
 def test_mistakes_are_named(model, force, message) -> None:
     with pytest.raises(JaxsinkError, match=message):

@@ -136,7 +136,7 @@ def test_window_logits_are_the_head_of_their_positions(family: str) -> None:
     model, tokens = model_of(family), np.random.default_rng(0).integers(4, 60, (2, 10))
     out = jaxsink.forward(model, tokens)
     window = np.array([[3, 4, 5], [2, 3, 12]])  # the last one is out of range, and ineligible in the loop
-    rows = head_queries(model.config, window, np.array([[0], [2]]), 10)
+    rows = head_queries(model.config, jnp.asarray(window), jnp.array([[0], [2]]), 10)
     shift = np.array([[2, 3, 4], [2, 2, 9]]) if family == "dream" else np.minimum(window, 9)
     np.testing.assert_array_equal(rows, shift)
     real = jnp.ones(tokens.shape, bool)

@@ -23,7 +23,7 @@ from jaxsink.sampling.registry import family_sampler
 from jaxsink.zoo.builtin import BUILTIN
 from jaxsink.zoo.presets import HUB_IDS, PRESETS, preset
 from jaxsink.zoo.recommend import published, recommended
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

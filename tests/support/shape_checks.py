@@ -22,7 +22,9 @@ def install() -> None:
 
 
 def check_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """beartype, for annotations with a shape in them."""
+    """beartype, for annotations with a shape in them. Pytrees are also built of shapes, axes and placeholders."""
+    if function.__name__ == "__init__":
+        return function
     function.__annotations__ = {name: hint for name, hint in function.__annotations__.items() if _has_shape(hint)}
     return beartype(function) if function.__annotations__ else function
 
