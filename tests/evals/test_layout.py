@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -88,7 +89,7 @@ def programs(monkeypatch) -> list[Ran]:
             assert tokens.sharding.spec == jax.sharding.PartitionSpec("data")
         rows = np.zeros(tokens.shape[0], np.int32)
         carry = argparse.Namespace(
-            tokens=np.asarray(tokens), committed_at=np.full(tokens.shape, -1), steps=rows, log_prob=rows
+            tokens=np.asarray(tokens), committed_at=np.full(tokens.shape, -1), steps=rows, log_prob=jnp.zeros(tokens.shape)
         )
         return carry, ()
 
