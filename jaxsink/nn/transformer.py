@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh
 from jax.tree_util import KeyPath
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Float, Float32, PyTree
+from jaxtyping import Bool, Float, Float32, PyTree
 
 from jaxsink.nn.attention import choose_backend
 from jaxsink.nn.batch import Batch, Execution
@@ -86,12 +86,12 @@ class Transformer(nnx.Module):
         batch: Batch,
         *,
         cache: Cache | None = None,
-        drop: Array | None = None,
+        drop: Bool[Array, "L B H S"] | Float32[Array, "L B H S"] | None = None,
         recorders: tuple[Recorder, ...] = (),
         execution: Execution = Execution(),  # noqa: B008
         head: bool = True,
     ) -> Output:
-        """One pass. drop: bool[L,B,H,S], True = hidden from every query; or f32[L,B,H,S], factors on attention."""
+        """One pass. drop: True = hidden from every query; or factors on the attention that keys receive."""
         context = LayerContext.make(self.config, batch, recorders, execution)
         given = StackInputs(drop, cache, batch.start, batch.outputs)
         out = self.stack(execution.mesh)(self.embed(batch, context), context, given)
@@ -123,7 +123,7 @@ class Transformer(nnx.Module):
         return (self.layers,) if isinstance(self.layers, Layer) else tuple(self.layers)
 
     @property
-    def params(self) -> dict[str, PyTree[Array]]:
+    def params(self) -> dict[str, PyTree]:
         """The weights as nested dictionaries of arrays."""
         return nnx.to_pure_dict(nnx.state(self, nnx.Param))
 
@@ -202,8 +202,8 @@ def abstract(config: ModelConfig, dtype: DTypeLike = "float32") -> Transformer:
     return jax.eval_shape(lambda: Transformer(config, random_maker(0, dtype)))
 
 
-def named_leaves(model: Transformer) -> tuple[list[tuple[str, Array]], TreeDef]:
-    """([(name, array)], treedef); names are attribute paths such as "layers.attention.q.weight"."""
+def named_leaves(model: Transformer) -> tuple[list[tuple[str, PyTree]], TreeDef]:
+    """([(name, array or shape)], treedef); names are attribute paths such as "layers.attention.q.weight"."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(model)
 
     def name(path: KeyPath) -> str:
@@ -219,14 +219,14 @@ def empty_cache(model: Transformer, batch: int, length: int) -> Cache:
 
 def forward(
     model: Transformer,
-    tokens: ArrayLike,
-    mask: ArrayLike | None = None,
-    visible: ArrayLike | None = None,
-    drop: ArrayLike | None = None,
-    record: PyTree[Recorder] = None,
+    tokens: PyTree[ArrayLike],
+    mask: PyTree[ArrayLike] = None,
+    visible: PyTree[ArrayLike] = None,
+    drop: PyTree[ArrayLike] = None,
+    record: PyTree = None,
     *,
-    scale: ArrayLike | None = None,
-    prompt: ArrayLike | None = None,
+    scale: PyTree[ArrayLike] = None,
+    prompt: PyTree[ArrayLike] = None,
     backend: str | None = None,
 ) -> Output:
     """Run the model over whole sequences, and return logits and what the recorders saw.

@@ -200,11 +200,11 @@ def run_rows(model: Model, rows: Sequence[Row], shape: tuple[int, int], how: Sco
         targets[place, width - len(row.answer) :] = row.answer
     mesh = mesh_of(model)
     seeds = np.array([row.seed & 0xFFFFFFFF for row in rows], np.uint32)
-    arrays = [place_rows(x, mesh) for x in (tokens, real, given, targets)]
+    ids, mask, context, answers = (place_rows(x, mesh) for x in (tokens, real, given, targets))
     keys = noise.row_keys(place_rows(seeds, mesh))
     plan = make_plan(None, how.intervene, 1, model.config)
     backend = choose_backend(None, length, length, mesh)
-    return to_host(_score(model, *arrays, keys, how.intervene, plan, how.cfg_scale, backend, mesh))
+    return to_host(_score(model, ids, mask, context, answers, keys, how.intervene, plan, how.cfg_scale, backend, mesh))
 
 
 @model_jit(static=("intervene", "plan", "cfg_scale", "backend", "mesh"))
