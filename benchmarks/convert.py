@@ -127,10 +127,16 @@ def make_checkpoint(folder: Path, size: int) -> int:
             file.flush()
             os.fsync(file.fileno())
     config = {
-        "architectures": ["LlamaForCausalLM"], "hidden_size": WIDTH, "intermediate_size": MLP, "model_type": "llama",
-        "num_attention_heads": HEADS, "num_hidden_layers": layers, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": WIDTH,
+        "intermediate_size": MLP,
+        "model_type": "llama",
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": layers,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
         "vocab_size": VOCAB,
-    }  # fmt: skip
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     return outside + layers * per_layer

@@ -29,11 +29,15 @@ from typing import Any
 
 os.environ.update(KERNEL_BUNDLES=tempfile.mkdtemp(prefix="kernel-bundles-"))
 os.environ.update(
-    TPU_SKIP_MDS_QUERY="1", TPU_ACCELERATOR_TYPE="v5litepod-4", TPU_WORKER_HOSTNAMES="localhost",
-    TPU_STDERR_LOG_LEVEL="3", TPU_MIN_LOG_LEVEL="3", JAX_PLATFORMS="cpu",
+    TPU_SKIP_MDS_QUERY="1",
+    TPU_ACCELERATOR_TYPE="v5litepod-4",
+    TPU_WORKER_HOSTNAMES="localhost",
+    TPU_STDERR_LOG_LEVEL="3",
+    TPU_MIN_LOG_LEVEL="3",
+    JAX_PLATFORMS="cpu",
     LIBTPU_INIT_ARGS=f"--xla_jf_dump_to={os.environ['KERNEL_BUNDLES']} --xla_jf_dump_llo_text=true "
     "--xla_jf_dump_llo_pass_label_regex=.*final_bundles.*",
-)  # fmt: skip
+)
 
 import jax
 import jax.numpy as jnp
@@ -99,16 +103,25 @@ def compile_layer(
     macs = 2 * HEADS * length * length * size
     known = not causal and topology.startswith(("v4", "v5"))
     return {
-        "topology": topology, "head size": size, "length": length, "type": dtype, "causal": causal, "backend": name,
+        "topology": topology,
+        "head size": size,
+        "length": length,
+        "type": dtype,
+        "causal": causal,
+        "backend": name,
         "record": record,
         "block x tile": None if cut is None else f"{cut.query_block} x {cut.key_tile}",
-        "VMEM MiB": None if cut is None else round(
-            tiles.vmem_bytes(cut.query_block, cut.key_tile, cut.key_tiles, wide, item, record != "none") / tiles.MIB, 1),
+        "VMEM MiB": None
+        if cut is None
+        else round(
+            tiles.vmem_bytes(cut.query_block, cut.key_tile, cut.key_tiles, wide, item, record != "none") / tiles.MIB, 1
+        ),
         "maps": len(set(re.findall(rf"\w+\[(?:\d+,)*{length},{length}\]", text))) if length != HEADS * wide else None,
         "temporaries MiB": round(compiled.memory_analysis().temp_size_in_bytes / tiles.MIB, 2),
-        "cycles": None if causal else cycles, "peak share": round(macs / MACS_PER_CYCLE / cycles, 3) if known else None,
+        "cycles": None if causal else cycles,
+        "peak share": round(macs / MACS_PER_CYCLE / cycles, 3) if known else None,
         "compile seconds": round(time.perf_counter() - begun, 1),
-    }  # fmt: skip
+    }
 
 
 def kernel_bundles(files: set[Path]) -> int:
@@ -153,8 +166,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    chosen = [(args.topology,) if args.topology else TOPOLOGIES, (args.size,) if args.size else SIZES,
-              (args.length,) if args.length else LENGTHS]  # fmt: skip
+    chosen = [
+        (args.topology,) if args.topology else TOPOLOGIES,
+        (args.size,) if args.size else SIZES,
+        (args.length,) if args.length else LENGTHS,
+    ]
     cases: list[Any] = [(t, s, n, "pallas", "bfloat16", False) for t in chosen[0] for s in chosen[1] for n in chosen[2]]
     if args.check:
         cases = [(t, 128, 8192, "pallas", "bfloat16", True) for t in TOPOLOGIES]

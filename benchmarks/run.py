@@ -125,14 +125,32 @@ def tpu_table(figures: Any) -> tuple[str, list[str], Rows]:
         if step is not None:
             estimates = [f"{step[part] * 1e3:.1f}" for part in ("total", "collective")]
             estimates.append(f"{plan['shares']['roofline']:.0%}")
-        rows.append([
-            plan["model"], plan["tpu"], ", ".join(options), "{data} x {model}".format(**plan["mesh"]),
-            "yes" if plan["fits"] else "no", "?" if needed is None else f"{needed / 2**30:.2f}",
-            "" if plan["budget"] is None else str(plan["budget"]), *estimates,
-            "" if plan["maps"] is None else str(plan["maps"]),
-        ])  # fmt: skip
-    head = ["model", "slice", "job", "mesh", "fits", "GiB per device", "budget", "ms per step", "collectives", "roofline",
-            "S x S shapes"]  # fmt: skip
+        rows.append(
+            [
+                plan["model"],
+                plan["tpu"],
+                ", ".join(options),
+                "{data} x {model}".format(**plan["mesh"]),
+                "yes" if plan["fits"] else "no",
+                "?" if needed is None else f"{needed / 2**30:.2f}",
+                "" if plan["budget"] is None else str(plan["budget"]),
+                *estimates,
+                "" if plan["maps"] is None else str(plan["maps"]),
+            ]
+        )
+    head = [
+        "model",
+        "slice",
+        "job",
+        "mesh",
+        "fits",
+        "GiB per device",
+        "budget",
+        "ms per step",
+        "collectives",
+        "roofline",
+        "S x S shapes",
+    ]
     return "Samplers compiled for TPU: compiler estimates, not measurements", head, rows
 
 
@@ -161,19 +179,29 @@ def summary(results: dict[str, Any]) -> str:
     ratios = long["jaxsink / PyTorch captured"]
     sinks, machine = results["sinks"]["figures"], results["sampler"]["machine"]
     rows = [
-        ["a diffusion step with statistics, against PyTorch that returns its maps (12 x 768, S = 256)",
-         f"{diffusion['statistics / PyTorch captured']:.2f} of its time"],
-        ["the same, where PyTorch has the head on all positions, as LLaDA's own script does",
-         f"{diffusion['statistics / PyTorch as published']:.2f} of its time"],
+        [
+            "a diffusion step with statistics, against PyTorch that returns its maps (12 x 768, S = 256)",
+            f"{diffusion['statistics / PyTorch captured']:.2f} of its time",
+        ],
+        [
+            "the same, where PyTorch has the head on all positions, as LLaDA's own script does",
+            f"{diffusion['statistics / PyTorch as published']:.2f} of its time",
+        ],
         ["the matrix products alone, against PyTorch's own", f"{products:.2f}"],
         ["statistics, against none", f"{diffusion['statistics / none']:.2f}"],
-        [f"a diffusion step with statistics at S = {long['length']}, against PyTorch that returns its maps",
-         f"{ratios['ms_per_step']:.2f} of its time, {ratios['peak_mib']:.2f} of its memory"],
-        ["a decoding step of an autoregressive model with its attention row",
-         f"{decoding['last row / PyTorch captured']:.2f} of its time"],
-        ["detecting and tracking sinks, against vectorised NumPy",
-         f"{sinks['times faster than vectorised NumPy']:.1f} times as fast"],
-    ]  # fmt: skip
+        [
+            f"a diffusion step with statistics at S = {long['length']}, against PyTorch that returns its maps",
+            f"{ratios['ms_per_step']:.2f} of its time, {ratios['peak_mib']:.2f} of its memory",
+        ],
+        [
+            "a decoding step of an autoregressive model with its attention row",
+            f"{decoding['last row / PyTorch captured']:.2f} of its time",
+        ],
+        [
+            "detecting and tracking sinks, against vectorised NumPy",
+            f"{sinks['times faster than vectorised NumPy']:.1f} times as fast",
+        ],
+    ]
     where = f"{machine['cores']} cores of an {machine['processor']}, float32, jax {machine['jax']}, torch {machine['torch']}"
     more = "ratios of one run. All figures: [benchmarks/results](../benchmarks/results/results.md)."
     return f"{markdown(['what', 'ratio'], rows)}\n\n{where}; {more}\n"

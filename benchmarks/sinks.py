@@ -33,15 +33,22 @@ def plain(scores: np.ndarray) -> Figures:
     """[T,L,H,S], one head of one step at a time."""
     steps, layers, heads, length = scores.shape
     out: Figures = {
-        "sinks": np.zeros(scores.shape, bool), "position": np.full((steps, layers, heads), -1),
-        "centroid": np.full((steps, layers, heads), np.nan), "births": np.zeros((layers, heads, length), int),
-        "deaths": np.zeros((layers, heads, length), int), "longest": np.zeros((layers, heads, length), int),
-        "lifetime": np.zeros((layers, heads)), "jumps": np.zeros((layers, heads), int),
-        "drift": np.zeros((layers, heads)), "score": np.zeros((steps, layers, heads)),
-        "sink_count": np.zeros((steps, layers, heads), int), "absorbed": np.zeros((steps, layers, heads)),
-        "steps_as_sink": np.zeros((layers, heads, length), int), "temporal_variance": np.zeros((layers, heads)),
+        "sinks": np.zeros(scores.shape, bool),
+        "position": np.full((steps, layers, heads), -1),
+        "centroid": np.full((steps, layers, heads), np.nan),
+        "births": np.zeros((layers, heads, length), int),
+        "deaths": np.zeros((layers, heads, length), int),
+        "longest": np.zeros((layers, heads, length), int),
+        "lifetime": np.zeros((layers, heads)),
+        "jumps": np.zeros((layers, heads), int),
+        "drift": np.zeros((layers, heads)),
+        "score": np.zeros((steps, layers, heads)),
+        "sink_count": np.zeros((steps, layers, heads), int),
+        "absorbed": np.zeros((steps, layers, heads)),
+        "steps_as_sink": np.zeros((layers, heads, length), int),
+        "temporal_variance": np.zeros((layers, heads)),
         "spatial_variance": np.zeros((layers, heads)),
-    }  # fmt: skip
+    }
     for layer in range(layers):
         for head in range(heads):
             before, run, moves, at_before = np.zeros(length, bool), np.zeros(length, int), [], -1
@@ -97,14 +104,22 @@ def vectorised(scores: np.ndarray) -> Figures:
     follow = present[1:] & present[:-1]
     move = np.where(follow, position[1:] - position[:-1], 0)
     return {
-        "sinks": sinks, "position": position, "centroid": centroid, "births": births, "deaths": deaths,
-        "longest": longest, "lifetime": sinks.sum(axis=(0, -1)) / np.maximum(births.sum(axis=-1), 1),
-        "jumps": (move != 0).sum(axis=0), "drift": move.sum(axis=0) / np.maximum(follow.sum(axis=0), 1),
-        "score": np.where(present, np.where(sinks, scores, -np.inf).max(axis=-1), 0), "sink_count": sinks.sum(axis=-1),
-        "absorbed": weight.sum(axis=-1) / scores.sum(axis=-1), "steps_as_sink": sinks.sum(axis=0),
+        "sinks": sinks,
+        "position": position,
+        "centroid": centroid,
+        "births": births,
+        "deaths": deaths,
+        "longest": longest,
+        "lifetime": sinks.sum(axis=(0, -1)) / np.maximum(births.sum(axis=-1), 1),
+        "jumps": (move != 0).sum(axis=0),
+        "drift": move.sum(axis=0) / np.maximum(follow.sum(axis=0), 1),
+        "score": np.where(present, np.where(sinks, scores, -np.inf).max(axis=-1), 0),
+        "sink_count": sinks.sum(axis=-1),
+        "absorbed": weight.sum(axis=-1) / scores.sum(axis=-1),
+        "steps_as_sink": sinks.sum(axis=0),
         "temporal_variance": np.where(present.any(axis=0), np.nanvar(centroid, axis=0), 0),
         "spatial_variance": scores.mean(axis=0).var(axis=-1),
-    }  # fmt: skip
+    }
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, Any]:
@@ -123,9 +138,19 @@ def share_of_a_step() -> dict[str, float]:
     """Time of detection and tracking per step over the time of the step that made the record."""
     base = jaxsink.preset("llada-8b-base")
     config = base.replace(
-        layers=12, width=768, heads=12, kv_heads=12, head_dim=64, mlp_width=2048, vocab=32000, mask_id=31999,
-        eos_ids=(1,), bos_id=None, pad_id=None, eot_id=None,
-    )  # fmt: skip
+        layers=12,
+        width=768,
+        heads=12,
+        kv_heads=12,
+        head_dim=64,
+        mlp_width=2048,
+        vocab=32000,
+        mask_id=31999,
+        eos_ids=(1,),
+        bos_id=None,
+        pad_id=None,
+        eot_id=None,
+    )
     model = jaxsink.init(config).unrolled()
     ids = np.random.default_rng(0).integers(0, 31999, (1, 128))
     sampler = jaxsink.LLaDASampler(128, 16, 32)

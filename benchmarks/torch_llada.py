@@ -21,17 +21,20 @@ class TorchModel:
 
         self.config = config
         self.embedding, self.norm, self.head = (
-            tensor(params["embedding"]), tensor(params["norm"]["weight"]), tensor(params["head"]["weight"])
-        )  # fmt: skip
+            tensor(params["embedding"]),
+            tensor(params["norm"]["weight"]),
+            tensor(params["head"]["weight"]),
+        )
         layers = params["layers"]
         self.layers = [
             {
-                "n1": tensor(layers["attention_norm"]["weight"][i]), "n2": tensor(layers["mlp_norm"]["weight"][i]),
+                "n1": tensor(layers["attention_norm"]["weight"][i]),
+                "n2": tensor(layers["mlp_norm"]["weight"][i]),
                 **{n: tensor(layers["attention"][n]["weight"][i]) for n in "qkvo"},
                 **{n: tensor(layers["mlp"][n]["weight"][i]) for n in ("gate", "up", "down")},
             }
             for i in range(config.layers)
-        ]  # fmt: skip
+        ]
         half = config.head_dim // 2
         self.frequency = config.rope_theta ** (-torch.arange(half, dtype=torch.float32) / half)
 

@@ -33,12 +33,27 @@ CHUNK = 16 << 20
 STEPS = 5
 PROMPT = RESPONSE = 32
 CONFIG = {
-    "activation_type": "silu", "architectures": ["LLaDAModelLM"], "d_model": WIDTH, "embedding_size": VOCAB,
-    "eos_token_id": 126081, "include_bias": False, "layer_norm_type": "rms", "mask_token_id": 126336,
-    "max_sequence_length": 4096, "mlp_hidden_size": MLP, "model_type": "llada", "n_heads": HEADS, "n_kv_heads": HEADS,
-    "pad_token_id": 126081, "rms_norm_eps": 1e-05, "rope": True, "rope_theta": 500000.0, "torch_dtype": "bfloat16",
-    "vocab_size": VOCAB, "weight_tying": False,
-}  # fmt: skip
+    "activation_type": "silu",
+    "architectures": ["LLaDAModelLM"],
+    "d_model": WIDTH,
+    "embedding_size": VOCAB,
+    "eos_token_id": 126081,
+    "include_bias": False,
+    "layer_norm_type": "rms",
+    "mask_token_id": 126336,
+    "max_sequence_length": 4096,
+    "mlp_hidden_size": MLP,
+    "model_type": "llada",
+    "n_heads": HEADS,
+    "n_kv_heads": HEADS,
+    "pad_token_id": 126081,
+    "rms_norm_eps": 1e-05,
+    "rope": True,
+    "rope_theta": 500000.0,
+    "torch_dtype": "bfloat16",
+    "vocab_size": VOCAB,
+    "weight_tying": False,
+}
 
 
 def main() -> int:
@@ -175,16 +190,24 @@ def generate(path: str, dtype: str) -> dict[str, float]:
     model = jaxsink.load(path, dtype=dtype)
     times: list[float] = []
     jaxsink.generate(
-        model, np.arange(PROMPT)[None] + 1000, jaxsink.LLaDASampler(RESPONSE, STEPS, RESPONSE),
-        record=jaxsink.record.received(), stream=1, listener=lambda *_: times.append(time.perf_counter()),
-    )  # fmt: skip
+        model,
+        np.arange(PROMPT)[None] + 1000,
+        jaxsink.LLaDASampler(RESPONSE, STEPS, RESPONSE),
+        record=jaxsink.record.received(),
+        stream=1,
+        listener=lambda *_: times.append(time.perf_counter()),
+    )
     steps = [after - before for before, after in itertools.pairwise(times)]
     return {"seconds": time.perf_counter() - begun, "step": statistics.median(steps), "peak": peak()}
 
 
 CHILDREN: dict[str, Callable[..., dict[str, float]]] = {
-    "cat": cat, "copy": copy, "convert": convert, "load": load, "generate": generate,
-}  # fmt: skip
+    "cat": cat,
+    "copy": copy,
+    "convert": convert,
+    "load": load,
+    "generate": generate,
+}
 
 
 def peak() -> int:

@@ -16,8 +16,8 @@ from jaxsink.checkpoints.storage import dtype_name
 from jaxsink.checkpoints.writer import Writer, writer
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.progress import human_bytes
-from jaxsink.sampling.recommend import recommended_entry
 from jaxsink.text.tokenizer import Tokenizer, check_special_ids
+from jaxsink.zoo.recommend import recommended_entry
 
 from . import hub
 from .gguf_source import GgufSource
@@ -103,11 +103,11 @@ def check_apart(source: Path, target: Path) -> None:
     real = Path(os.path.realpath(source))
     if real.is_dir() and target.is_relative_to(real):
         raise JaxsinkError(
-            f"{target} lies inside the source {source}, which is never written to; choose another place."
+            f"{target} lies inside the source {source}, which is never written to; choose another directory."
         )
     if real.is_relative_to(target):
         raise JaxsinkError(
-            f"the source {source} lies inside {target}, where the result should go; choose another place."
+            f"the source {source} lies inside {target}, where the result should go; choose another directory."
         )
 
 
@@ -118,7 +118,7 @@ def check_space(folder: Path, size: int) -> None:
         raise JaxsinkError(
             f"{folder} has {human_bytes(free)} free, and converting needs {human_bytes(needed)} ({human_bytes(size)} for "
             f"the weights, and {human_bytes(SPARE_BYTES)} to spare); free {human_bytes(needed - free)} or choose another "
-            "place."
+            "directory."
         )
 
 
@@ -132,7 +132,7 @@ def stream(plan: Plan, source: Source, dtype: str, out: Writer, progress: Progre
 
 
 def carry_tokenizer(source: Source, path: Path, folder: Path) -> list[Path]:
-    """Tokenizer, chat template and generation settings go along unchanged; a GGUF's tokenizer is written out."""
+    """Tokenizer, chat template and generation settings are copied unchanged; a GGUF's tokenizer is written out."""
     if isinstance(source, GgufSource):
         for name, text in tokenizer_files(path).items():
             (folder / name).write_text(text, encoding="utf-8", errors="replace")

@@ -1,6 +1,6 @@
 """The GGUF container: settings and the list of tensors, read strictly, without mapping the file.
 
-Every length in the file is held against what is left of it, so that a damaged file is one sentence and never a hang;
+Every length in the file is compared with what is left of it, so that a damaged file is one sentence and never a hang;
 the quantised blocks themselves are decoded by the `gguf` package.
 """
 
@@ -45,7 +45,7 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """Where a tensor stands in the file."""
+    """Where a tensor is in the file."""
 
     name: str
     shape: tuple[int, ...]  # [out, in]
@@ -107,7 +107,7 @@ def _read(scan: Scanner) -> tuple[dict[str, Any], list[GgufTensor]]:
     alignment = fields.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1:
         raise DamagedError(f"'general.alignment' is {alignment!r}")
-    start = -(-scan.place // alignment) * alignment
+    start = -(-scan.offset // alignment) * alignment
     tensors = [_tensor(name, shape, kind, start + offset) for name, shape, kind, offset in listed]
     end = start
     for tensor in sorted(tensors, key=lambda tensor: tensor.offset):
@@ -152,13 +152,13 @@ class Scanner:
     """Reads on through the header; every length is checked against what is left of the file."""
 
     def __init__(self, file: BinaryIO):
-        self.file, self.place, self.size = file, 0, os.fstat(file.fileno()).st_size
+        self.file, self.offset, self.size = file, 0, os.fstat(file.fileno()).st_size
 
     def bytes(self, count: int) -> bytes:
-        data = self.file.read(count) if count <= self.size - self.place else b""
+        data = self.file.read(count) if count <= self.size - self.offset else b""
         if len(data) != count:
             raise DamagedError("it ends within its header; download it again")
-        self.place += count
+        self.offset += count
         return data
 
     def number(self, kind: str) -> Any:
@@ -169,7 +169,7 @@ class Scanner:
     def count(self, least_bytes: int) -> int:
         """How many items follow, each of which takes at least so many bytes."""
         (value,) = struct.unpack("<Q", self.bytes(8))
-        if value * least_bytes > self.size - self.place:
+        if value * least_bytes > self.size - self.offset:
             raise DamagedError("it ends within its header; download it again")
         return value
 

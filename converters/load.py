@@ -21,9 +21,14 @@ from .plan import Piece, Plan, cast, check_finite, check_tied_copy, make_plan, r
 from .source import SafetensorsSource, SettingsSource, Source, check_file, read_json
 
 __all__ = [
-    "convert_from_hub", "describe_directory", "fetch_settings", "load_directory", "newest_commit", "open_source",
+    "convert_from_hub",
+    "describe_directory",
+    "fetch_settings",
+    "load_directory",
+    "newest_commit",
+    "open_source",
     "tokenizer_files",
-]  # fmt: skip
+]
 
 
 def open_source(path: Path) -> Source:

@@ -1,4 +1,4 @@
-"""The strict match of a source against its family's table: every tensor has one place, every place one tensor."""
+"""The strict match of a source against its family's table: every tensor is one parameter, every parameter one tensor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxsink.checkpoints.storage import named_leaves, piece_name
+from jaxsink.checkpoints.storage import piece_name
 from jaxsink.checkpoints.streaming import is_layered
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import abstract
 
 from .families import family_of
@@ -127,7 +128,7 @@ def check_names(
     }
     extra = [name for name in source.tensors if name not in wanted and name not in harmless and name != tied_copy]
     if extra:
-        raise JaxsinkError(f"tensor {extra[0]!r} of {path} has no place in a {family.name} model{_more(extra)}.")
+        raise JaxsinkError(f"tensor {extra[0]!r} of {path} is no parameter of a {family.name} model{_more(extra)}.")
 
 
 def _more(names: list[str]) -> str:

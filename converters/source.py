@@ -63,7 +63,7 @@ class Source(ABC):
 
 
 def check_file(path: Path) -> None:
-    """A file that can be read; a pipe in its place would keep us waiting for ever."""
+    """A file that can be read; a pipe would keep us waiting for ever."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):
@@ -123,7 +123,7 @@ def check_against_index(found: dict[str, TensorInfo], where: dict[str, Path] | N
     for name, info in found.items():
         if where.get(name) != info.file:
             raise JaxsinkError(
-                f"{info.file} holds tensor {name!r}, but the index of its folder does not place it there."
+                f"{info.file} holds tensor {name!r}, but the index of its folder does not list it there."
             )
     for name, file in where.items():
         if name not in found:

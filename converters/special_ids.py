@@ -7,7 +7,7 @@
     eot       config.json, generation_config.json, the tokenizer's declaration, a known name (<|eot_id|>, <|im_end|>, …)
 
 Files that name two different masks are an error, because every result would be wrong; other disagreements are notes. The
-published vocabulary (`Family.published_ids`) stands in only where there is no tokenizer file and nothing contradicts it.
+published vocabulary (`Family.published_ids`) is used only where there is no tokenizer file and nothing contradicts it.
 """
 
 from __future__ import annotations

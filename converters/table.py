@@ -38,7 +38,7 @@ class Settings:
             self.pin(key, default)
 
     def take(self, key: str, kind: type, default: Any = _MISSING) -> Any:
-        """The value of `key`; `default` also stands for null. Whole numbers count as floats, booleans as neither."""
+        """The value of `key`; `default` also replaces null. Whole numbers count as floats, booleans as neither."""
         self.known.add(key)
         value = self.values.get(key)
         if value is None:
@@ -173,7 +173,7 @@ class Family:
     table: Mapping[str, str | From]
     harmless_tensors: tuple[str, ...] = ()  # buffers that carry no weights, by full name
     tied_head: str | None = None  # may repeat the embedding when the head is tied
-    prefixes: tuple[str, ...] = ("",)  # the same names may stand behind a prefix
+    prefixes: tuple[str, ...] = ("",)  # the same names may have a prefix
     gguf: str | None = None  # architecture name in GGUF files
     transformers_class: str | None = None  # PyTorch reference, where transformers has one
     is_diffusion: bool = False  # needs a mask token

@@ -29,10 +29,10 @@ def compare_tensors(
     reader = Reader(folder)
     done, total = 0, plan.bytes(dtype)
     for group in groups(plan.pieces):
-        written = reader.pieces({piece.name: np.empty(piece.shape, NUMPY[dtype]) for piece in group})
+        stored = reader.pieces({piece.name: np.empty(piece.shape, NUMPY[dtype]) for piece in group})
         for piece in group:
             expected = read_piece(plan, source, piece, dtype)
-            if not same_bits(written.pop(piece.name), expected):
+            if not same_bits(np.asarray(stored.pop(piece.name)), expected):
                 raise JaxsinkError(f"verification failed: {piece.name!r} differs from tensor {piece.sources[0]!r}.")
             done += expected.nbytes
         progress("verifying", done, total)
@@ -94,7 +94,7 @@ def torch_logits(name: str, path: Path, dtype: str, tokens: np.ndarray) -> np.nd
 
 
 def free_memory() -> float:
-    """Bytes that can be had without swapping; infinite where the system does not tell."""
+    """Bytes available without swapping; infinite where the system does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

@@ -28,7 +28,13 @@ def run(study: Study) -> Finding:
             sign = "worse" if worse(whole, ran) else "better" if worse(ran, whole) else "no different"
             words.append(f"{subject.name} K = {k} {ran.mean():.0%} and {whole.mean():.0%} ({sign})")
     return Finding(
-        NAME, TITLE, QUESTION, PAPER,
-        f"Accuracy when the masked model's own maps are ranked, and clean ones: {'; '.join(words)}. In brackets: "
-        "clean against own, at the 5 % level.", "new", [], [Table("Ranked on", COLUMNS, lines, NOTE)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Accuracy when the masked model's own maps are ranked, and clean ones: {'; '.join(words)}. In brackets: "
+        "clean against own, at the 5 % level.",
+        verdict="new",
+        figures=[],
+        tables=[Table("Ranked on", COLUMNS, lines, NOTE)],
+    )

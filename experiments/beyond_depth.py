@@ -50,6 +50,12 @@ def run(study: Study) -> Finding:
     plots.whole_ticks(axes[0, 0])
     plots.label_lines(axes[0, 0])
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"Most sensitive to losing its top {K}: {'; '.join(words)}.", "new",
-        [study.figure(NAME, figure)], [Table("One layer at a time", COLUMNS, lines, NOTE)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Most sensitive to losing its top {K}: {'; '.join(words)}.",
+        verdict="new",
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("One layer at a time", COLUMNS, lines, NOTE)],
+    )

@@ -44,6 +44,12 @@ def run(study: Study) -> Finding:
         plots.label_lines(axis)
     axes[0, 0].set_ylabel("problems solved (share)")
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"First K that halves the accuracy: {'; '.join(words)}.", "new",
-        [study.figure(NAME, figure)], [Table("All doses", COLUMNS, lines, NOTE)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"First K that halves the accuracy: {'; '.join(words)}.",
+        verdict="new",
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("All doses", COLUMNS, lines, NOTE)],
+    )

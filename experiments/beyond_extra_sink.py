@@ -36,7 +36,7 @@ def needs(study: Study) -> list[tuple[Subject, Measurement]]:
 def run(study: Study) -> Finding:
     subjects = pair(study.runs)
     if not subjects:
-        return Finding(NAME, TITLE, QUESTION, PAPER, HOW, "not tested")
+        return Finding(name=NAME, title=TITLE, question=QUESTION, paper=PAPER, found=HOW, verdict="not tested")
     figures, masking, words = [], [], []
     for subject in subjects:
         gallery, right = study.gallery(subject), study.right(subject, TABLE1)
@@ -51,6 +51,15 @@ def run(study: Study) -> Finding:
         )
     columns = ["model", "sinks per head", "low", "high", "attention on the extra token", "low", "high"]
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, "; ".join(words) + ".", "new", [],
-        [Table("Sinks", columns, figures, "95 % intervals over generations"), Table("Masking", COLUMNS, masking, NOTE)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found="; ".join(words) + ".",
+        verdict="new",
+        figures=[],
+        tables=[
+            Table("Sinks", columns, figures, "95 % intervals over generations"),
+            Table("Masking", COLUMNS, masking, NOTE),
+        ],
+    )

@@ -24,18 +24,18 @@ PLACES = (
 )
 
 
-def places_of(gallery: Gallery, is_diffusion: bool) -> np.ndarray:
-    """f64[B,places]: where the largest sinks are, as shares of each generation's sinks."""
-    position, place, present = gallery.tracks.position, gallery.sink_place, gallery.present
+def shares_by_origin(gallery: Gallery, is_diffusion: bool) -> np.ndarray:
+    """f64[B,origins]: where the largest sinks are, as shares of each generation's sinks."""
+    position, token_position, present = gallery.tracks.position, gallery.sink_token_position, gallery.present
     in_prompt = position < gallery.prompt_length
-    first = in_prompt & (place == 0)
+    first = in_prompt & (token_position == 0)
     kinds = [first, in_prompt & ~first]
     if is_diffusion:
         steps = np.arange(len(gallery.scores))
         ends = frontier(gallery.committed_at, gallery.mask, steps)
         left, right = (position == np.asarray(end)[:, None, :, None] for end in (ends.first, ends.last))
-        rows = np.arange(len(gallery.tokens))[None, None, :, None]
-        masked = ~in_prompt & (gallery.committed_at[rows, np.maximum(position, 0)] >= steps[:, None, None, None])
+        sequences = np.arange(len(gallery.tokens))[None, None, :, None]
+        masked = ~in_prompt & (gallery.committed_at[sequences, np.maximum(position, 0)] >= steps[:, None, None, None])
         kinds += [masked & left, masked & right & ~left, masked & ~left & ~right, ~in_prompt & ~masked]
     else:
         nothing = np.zeros_like(first)
@@ -57,7 +57,7 @@ def run(study: Study) -> Finding:
     shares = []
     for subject in study.subjects:
         gallery = study.gallery(subject)
-        found = bootstrap(places_of(gallery, subject.is_diffusion))
+        found = bootstrap(shares_by_origin(gallery, subject.is_diffusion))
         shares.append(found.estimate)
         rows += [[subject.name, *line] for line in zip(PLACES, *(map(float, x) for x in found), strict=True)]
         heads[subject.name] = by_head(gallery)
@@ -79,12 +79,20 @@ def run(study: Study) -> Finding:
         f"{name}: {PLACES[int(np.argmax(share))]} {max(share):.0%}" for name, share in zip(names, shares, strict=True)
     )
     return Finding(
-        NAME, TITLE, QUESTION, PAPER,
-        f"Most sinks are on: {top}. Correlation over heads of the sinks in the question: {alike or 'not comparable'}.",
-        "new", [study.figure(NAME, figure)],
-        [
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Most sinks are on: {top}. Correlation over heads of the sinks in the question: {alike or 'not comparable'}.",
+        verdict="new",
+        figures=[study.figure(NAME, figure)],
+        tables=[
             Table("Where the largest sink of a head is", ["model", "place", "share", "low", "high"], rows),
-            Table("Are the same heads sinks?", ["model", "model ", "correlation"], pairs,
-                  "of the mean score of each head's sink in the question; heads of mini-dream began as mini-llama's"),
+            Table(
+                "Are the same heads sinks?",
+                ["model", "model ", "correlation"],
+                pairs,
+                "of the mean score of each head's sink in the question; heads of mini-dream began as mini-llama's",
+            ),
         ],
-    )  # fmt: skip
+    )

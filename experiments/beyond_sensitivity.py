@@ -44,9 +44,19 @@ def run(study: Study) -> Finding:
         for drifts in [[row[2] for row in rows if row[0] == subject.name]]
     )
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"Drift per step over all settings: {words}.", "new", [],
-        [Table("By setting", columns, rows, "95 % intervals over generations; moving: share of heads and generations")],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Drift per step over all settings: {words}.",
+        verdict="new",
+        figures=[],
+        tables=[
+            Table(
+                "By setting", columns, rows, "95 % intervals over generations; moving: share of heads and generations"
+            )
+        ],
+    )
 
 
 def figures(gallery: Gallery) -> list[float]:

@@ -21,7 +21,9 @@ def along_the_way(runs: Path | None, name: str) -> tuple[Subject, ...]:
     """The checkpoints of a model's run, in order."""
     if runs is None or not (runs / name / "checkpoints").is_dir():
         return ()
-    return tuple(trained(runs / name, place.name) for place in sorted((runs / name / "checkpoints").iterdir()))
+    return tuple(
+        trained(runs / name, checkpoint.name) for checkpoint in sorted((runs / name / "checkpoints").iterdir())
+    )
 
 
 def needs(study: Study) -> list[tuple[Subject, Measurement]]:
@@ -50,12 +52,18 @@ def run(study: Study) -> Finding:
         half = next(row[1] for row in mine if row[5] >= max(r[5] for r in mine) / 2)
         words.append(f"{subject.name} by step {half:,} of {steps[-1]:,}")
     if not rows:
-        return Finding(NAME, TITLE, QUESTION, PAPER, HOW, "not tested")
+        return Finding(name=NAME, title=TITLE, question=QUESTION, paper=PAPER, found=HOW, verdict="not tested")
     for axis, label in zip(axes[0], ("sinks per head", "largest score of a head (column sum)"), strict=True):
         axis.set(xlabel="training step", ylabel=label, xscale="log")
         plots.label_lines(axis)
     columns = ["model", "step", "sinks per head", "low", "high", "largest score", "low", "high"]
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"The largest score is half its maximum: {'; '.join(words)}.", "new",
-        [study.figure(NAME, figure)], [Table("Over training", columns, rows, "95 % intervals over generations")],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"The largest score is half its maximum: {'; '.join(words)}.",
+        verdict="new",
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("Over training", columns, rows, "95 % intervals over generations")],
+    )

@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--problems", type=int, metavar="N", help="problems per condition")
     parser.add_argument("--generations", type=int, metavar="N", help="generations recorded in full")
-    parser.add_argument("--rows", type=int, default=200, metavar="N", help="rows of a batch, about (default: 200)")
+    parser.add_argument("--rows", type=int, default=200, metavar="N", help="sequences of a batch, about (default: 200)")
     parser.add_argument(
         "--mesh", metavar="DxM", help="cut checkpoints over D x M devices: batch x weights (default: 1 x all)"
     )
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         usual if given is None else given for usual, given in zip(sizes, (args.problems, args.generations), strict=True)
     )
     if problems < 1 or generations < 2 or args.rows < 1:
-        raise JaxsinkError("a study needs at least one problem, two generations and one row.")
+        raise JaxsinkError("a study needs at least one problem, two generations and one sequence.")
     folder = local(args.out, "--out")
     runs = None if args.runs is None else Path(args.runs).expanduser()
     if runs is not None and not runs.is_dir():

@@ -35,7 +35,12 @@ def run(study: Study) -> Finding:
     axes[0, 0].legend()
     words = ", ".join(f"{r[0]} {r[1]:.1%} [{r[2]:.1%}, {r[3]:.1%}]" for r in rows)
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"At ε = 3 the share of non-sinks is {words}.",
-        all_of(*held) if held else "not tested", [study.figure(NAME, figure)],
-        [Table("Share of non-sinks at ε = 3", ["model", "share", "low", "high"], rows)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"At ε = 3 the share of non-sinks is {words}.",
+        verdict=all_of(*held) if held else "not tested",
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("Share of non-sinks at ε = 3", ["model", "share", "low", "high"], rows)],
+    )

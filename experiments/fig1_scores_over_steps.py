@@ -27,14 +27,19 @@ def run(study: Study) -> Finding:
         plots.title_of_head(restless, subject.name, gallery.tracks.jumps[:, 0].any())
         largest = np.where(gallery.real[:, None, :, None], gallery.scores, 0).max(axis=-1)
         per_prompt = np.array(
-            [largest[gallery.counted[:, row], :, row].mean() for row in range(len(gallery.tokens))]
+            [largest[gallery.counted[:, sequence], :, sequence].mean() for sequence in range(len(gallery.tokens))]
         )  # one number per generation
         found = bootstrap(per_prompt)
         strong.append(found.low > 1 + study.eps)
         words.append(f"{subject.name} {found.estimate:.1f} [{found.low:.1f}, {found.high:.1f}]")
     plots.shared_legend(figure)
     return Finding(
-        NAME, TITLE, QUESTION, PAPER,
-        f"The largest score of a head, in units of the mean, averages {', '.join(words)}; a sink needs {1 + study.eps:g}.",
-        all_of(*strong), [study.figure(NAME, figure)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"The largest score of a head, in units of the mean, averages {', '.join(words)}; "
+        f"a sink needs {1 + study.eps:g}.",
+        verdict=all_of(*strong),
+        figures=[study.figure(NAME, figure)],
+    )

@@ -16,9 +16,9 @@ PAPER = "LLaDA and MMaDA fill block after block, Dream fills any place."
 
 
 def rank_correlation(order: np.ndarray) -> float:
-    """Spearman's, of the place in the response and the step that filled it."""
-    place, step = np.arange(len(order)), np.argsort(np.argsort(order, kind="stable"))
-    return float(np.corrcoef(place, step)[0, 1])
+    """Spearman's, of the position in the response and the step that filled it."""
+    position, step = np.arange(len(order)), np.argsort(np.argsort(order, kind="stable"))
+    return float(np.corrcoef(position, step)[0, 1])
 
 
 def draw(axis: Any, committed_at: np.ndarray, block: int | None) -> None:
@@ -34,7 +34,14 @@ def draw(axis: Any, committed_at: np.ndarray, block: int | None) -> None:
 def run(study: Study) -> Finding:
     diffusion = [subject for subject in study.subjects if subject.is_diffusion]
     if not diffusion:
-        return Finding(NAME, TITLE, QUESTION, PAPER, "No diffusion model was studied.", "not tested")
+        return Finding(
+            name=NAME,
+            title=TITLE,
+            question=QUESTION,
+            paper=PAPER,
+            found="No diffusion model was studied.",
+            verdict="not tested",
+        )
     figure, axes = plots.canvas(1, len(diffusion))
     words, held = [], []
     for axis, subject in zip(axes[0], diffusion, strict=True):
@@ -43,7 +50,7 @@ def run(study: Study) -> Finding:
         block = getattr(subject.sampler, "block_length", None)
         draw(axis, response[0], block)
         axis.set_title(subject.name)
-        found = bootstrap(np.array([rank_correlation(row) for row in response]))
+        found = bootstrap(np.array([rank_correlation(sequence) for sequence in response]))
         words.append(f"{subject.name} {found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]")
         if block is not None and block < response.shape[1]:
             blocks = response[:, : response.shape[1] // block * block].reshape(len(response), -1, block)
@@ -51,7 +58,11 @@ def run(study: Study) -> Finding:
         else:
             held.append(found.high < 1)
     return Finding(
-        NAME, TITLE, QUESTION, PAPER,
-        f"Rank correlation of place and step: {', '.join(words)}. Blocks are filled strictly one after the other.",
-        all_of(*held), [study.figure(NAME, figure)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Rank correlation of place and step: {', '.join(words)}. Blocks are filled strictly one after the other.",
+        verdict=all_of(*held),
+        figures=[study.figure(NAME, figure)],
+    )

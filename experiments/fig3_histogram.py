@@ -32,6 +32,12 @@ def run(study: Study) -> Finding:
     columns = ["model", "share below the mean", "99.9 % quantile", "largest", "attention on the top 2 %"]
     tail = ", ".join(f"{row[0]} {row[3]:.0f}" for row in rows)
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"Most tokens lie below the mean of 1; the largest scores are {tail}.",
-        all_of(*held), [study.figure(NAME, figure)], [Table("Scores", columns, rows)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Most tokens lie below the mean of 1; the largest scores are {tail}.",
+        verdict=all_of(*held),
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("Scores", columns, rows)],
+    )

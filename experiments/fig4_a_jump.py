@@ -18,14 +18,14 @@ PAPER = "In LLaDA a sink jumps from position 62 to 88 between steps 38 and 39; i
 
 
 def largest_jump(position: np.ndarray, score: np.ndarray) -> tuple[int, int, int, int] | None:
-    """(step, layer, row, head) of the farthest jump between two clear sinks."""
+    """(step, layer, sequence, head) of the farthest jump between two clear sinks."""
     both = (position[1:] >= 0) & (position[:-1] >= 0)
     distance = np.where(both, np.abs(position[1:] - position[:-1]), 0)
     if not distance.any():
         return None
     clear = np.minimum(score[1:], score[:-1]) * (distance > 0)
-    step, layer, row, head = np.unravel_index(np.argmax(distance * 1000 + clear), distance.shape)
-    return int(step), int(layer), int(row), int(head)
+    step, layer, sequence, head = np.unravel_index(np.argmax(distance * 1000 + clear), distance.shape)
+    return int(step), int(layer), int(sequence), int(head)
 
 
 def draw(axis: Any, picture: np.ndarray, sink: int, other: int) -> Any:
@@ -34,9 +34,15 @@ def draw(axis: Any, picture: np.ndarray, sink: int, other: int) -> Any:
     axis.add_patch(Rectangle((sink - 0.5, -0.5), 1, len(picture), fill=False, ec=COMMITTED, lw=0.9))
     for key in (sink, other):
         text = axis.annotate(
-            f"{picture[:, key].sum():.1f}", (key, -0.5), (0, 9), textcoords="offset points", ha="center", va="bottom",
-            annotation_clip=False, weight="bold" if key == sink else "normal",
-        )  # fmt: skip
+            f"{picture[:, key].sum():.1f}",
+            (key, -0.5),
+            (0, 9),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            annotation_clip=False,
+            weight="bold" if key == sink else "normal",
+        )
         text.set_color("black" if key == sink else plots.GUIDE)
         axis.plot(key, -2, marker="v", ms=4, mfc="black" if key == sink else "white", mec="black", clip_on=False)
     axis.set(xlabel="key (token position)", ylabel="query (token position)", ylim=(len(picture) - 0.5, -0.5))
@@ -52,7 +58,14 @@ def point_out(axis: Any, before: int, after: int) -> None:
 def run(study: Study) -> Finding:
     diffusion = [subject for subject in study.subjects if subject.is_diffusion]
     if not diffusion:
-        return Finding(NAME, TITLE, QUESTION, PAPER, "No diffusion model was studied.", "not tested")
+        return Finding(
+            name=NAME,
+            title=TITLE,
+            question=QUESTION,
+            paper=PAPER,
+            found="No diffusion model was studied.",
+            verdict="not tested",
+        )
     figure, axes = plots.canvas(len(diffusion), 2, height=3.2 * len(diffusion))
     words, held = [], []
     for line, subject in zip(axes, diffusion, strict=True):
@@ -62,13 +75,14 @@ def run(study: Study) -> Finding:
         if jump is None:
             words.append(f"{subject.name}: no sink ever jumps")
             continue
-        step, layer, row, head = jump
-        real = np.flatnonzero(gallery.mask[row])
+        step, layer, sequence, head = jump
+        real = np.flatnonzero(gallery.mask[sequence])
         before, after = (
-            int(gallery.place[row][gallery.tracks.position[at, layer, row, head]]) for at in (step, step + 1)
+            int(gallery.token_position[sequence][gallery.tracks.position[at, layer, sequence, head]])
+            for at in (step, step + 1)
         )
         for axis, at, sink, other in zip(line, (step, step + 1), (before, after), (after, before), strict=True):
-            seen = gallery.canvas[at, row][None, real]
+            seen = gallery.canvas[at, sequence][None, real]
             recorder = jaxsink.record.maps(layers=[layer], heads=[head])
             picture = np.asarray(jaxsink.forward(subject.model, seen, record=recorder).record)[0, 0, 0]
             image = draw(axis, picture, sink, other)
@@ -76,4 +90,12 @@ def run(study: Study) -> Finding:
         point_out(line[1], before, after)
         figure.colorbar(image, ax=list(line), label="attention (probability)", shrink=0.8)
         words.append(f"{subject.name}: from {before} to {after} between steps {step} and {step + 1}")
-    return Finding(NAME, TITLE, QUESTION, PAPER, "; ".join(words) + ".", all_of(*held), [study.figure(NAME, figure)])
+    return Finding(
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found="; ".join(words) + ".",
+        verdict=all_of(*held),
+        figures=[study.figure(NAME, figure)],
+    )

@@ -40,6 +40,12 @@ def run(study: Study) -> Finding:
         "a 95 % interval that excludes 0."
     )
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, words if held else "No diffusion model was studied.",
-        all_of(*held) if held else "not tested", [study.figure(NAME, figure)], [Table("By layer", columns, rows)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=words if held else "No diffusion model was studied.",
+        verdict=all_of(*held) if held else "not tested",
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("By layer", columns, rows)],
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxsink.sinks import as_if_all
+from jaxsink.sinks import scale_to_all_queries
 from jaxsink.study import Finding, Study, Table, plots
 from jaxsink.study.finding import all_of
 from jaxsink.study.statistics import bootstrap
@@ -17,13 +17,20 @@ PAPER = "(a) Masked and unmasked queries sink to different tokens; (b) sinks can
 def run(study: Study) -> Finding:
     diffusion = [subject for subject in study.subjects if subject.is_diffusion]
     if not diffusion:
-        return Finding(NAME, TITLE, QUESTION, PAPER, "No diffusion model was studied.", "not tested")
+        return Finding(
+            name=NAME,
+            title=TITLE,
+            question=QUESTION,
+            paper=PAPER,
+            found="No diffusion model was studied.",
+            verdict="not tested",
+        )
     figure, axes = plots.canvas(1, len(diffusion), sharey=True)
     rows, held = [], []
     for axis, subject in zip(axes[0], diffusion, strict=True):
         gallery = study.gallery(subject)
         assert gallery.masked is not None
-        split = as_if_all({"masked": gallery.masked, "unmasked": gallery.scores - gallery.masked})
+        split = scale_to_all_queries({"masked": gallery.masked, "unmasked": gallery.scores - gallery.masked})
         top = {kind: np.asarray(scores).argmax(axis=-1) for kind, scores in split.items()}
         compared = np.broadcast_to(gallery.counted[:, None, :, None], top["masked"].shape)
         differ = np.where(compared, top["masked"] != top["unmasked"], False)
@@ -48,6 +55,12 @@ def run(study: Study) -> Finding:
         f"{r[0]}: tops differ in {r[1]:.0%} of cases, {r[4]:.0%} of sinks never last two steps" for r in rows
     )
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, words + ".", all_of(*held), [study.figure(NAME, figure)],
-        [Table("Queries and lives", columns, rows, "95 % intervals over generations")],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=words + ".",
+        verdict=all_of(*held),
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("Queries and lives", columns, rows, "95 % intervals over generations")],
+    )

@@ -24,9 +24,17 @@ def draw(axis: Any, gallery: Gallery) -> None:
     strength = gallery.tracks.score[:, :, 0].mean(axis=0)  # [L,H], 0 where there is no sink
     layer, head = (int(index) for index in np.unravel_index(np.argmax(strength), strength.shape))
     plot_trajectory(
-        gallery.generation, layer=layer, head=head, rule=rule, ax=axis, color=plots.COLOURS[1], lw=2.4, alpha=0.6,
-        marker="", label="strongest sink",
-    )  # fmt: skip
+        gallery.generation,
+        layer=layer,
+        head=head,
+        rule=rule,
+        ax=axis,
+        color=plots.COLOURS[1],
+        lw=2.4,
+        alpha=0.6,
+        marker="",
+        label="strongest sink",
+    )
     if gallery.tracks.jumps[:, 0].any():
         plot_trajectory(
             gallery.generation, rule=rule, others=False, ax=axis, color=plots.COLOURS[0], marker="", label="moves most"
@@ -42,7 +50,7 @@ def run(study: Study) -> Finding:
         draw(axis, gallery)
         plots.title_of_head(axis, subject.name, tracks.jumps[:, 0].any())
         seen = np.maximum(gallery.present.sum(axis=(0, 1, 3)), 1)
-        first = bootstrap((gallery.present & (gallery.sink_place == 0)).sum(axis=(0, 1, 3)) / seen)
+        first = bootstrap((gallery.present & (gallery.sink_token_position == 0)).sum(axis=(0, 1, 3)) / seen)
         jumps = bootstrap(tracks.jumps.sum(axis=(0, 2)) / seen)
         kinds = np.bincount(tracks.kind.ravel(), minlength=len(KINDS)) / tracks.kind.size
         rows.append(
@@ -55,9 +63,19 @@ def run(study: Study) -> Finding:
     columns = ["model", "on the first token", "low", "high", "jumps per step", "low", "high", *KINDS]
     words = "; ".join(f"{r[0]}: on the first token in {r[1]:.0%} of steps, {r[4]:.2f} jumps per step" for r in rows)
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, words + ".", all_of(*held), [study.figure(NAME, figure)],
-        [Table("Trajectories", columns, [[*map(_plain, row)] for row in rows], "kinds: share of heads; 95 % intervals")],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=words + ".",
+        verdict=all_of(*held),
+        figures=[study.figure(NAME, figure)],
+        tables=[
+            Table(
+                "Trajectories", columns, [[*map(_plain, row)] for row in rows], "kinds: share of heads; 95 % intervals"
+            )
+        ],
+    )
 
 
 def _plain(value: object) -> object:

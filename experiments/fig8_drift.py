@@ -21,7 +21,7 @@ def run(study: Study) -> Finding:
         gallery = study.gallery(subject)
         tracks = gallery.tracks
         seen = gallery.present.sum(axis=(1, 2, 3))
-        total = np.where(gallery.present, gallery.sink_place, 0).sum(axis=(1, 2, 3))
+        total = np.where(gallery.present, gallery.sink_token_position, 0).sum(axis=(1, 2, 3))
         axes[0, 0].plot(np.where(seen > 0, total / np.maximum(seen, 1), np.nan), label=subject.name)
         drift = bootstrap(tracks.drift.mean(axis=(0, 2)))
         row = [subject.name, drift.estimate, drift.low, drift.high]
@@ -42,7 +42,12 @@ def run(study: Study) -> Finding:
     columns = ["model", "drift per step", "low", "high", "distance to the leftmost mask", "to the rightmost mask"]
     words = "; ".join(f"{r[0]} {r[1]:+.2f} [{r[2]:+.2f}, {r[3]:+.2f}]" for r in rows)
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"Drift in positions per step: {words}.",
-        all_of(*held) if held else "not tested", [study.figure(NAME, figure)],
-        [Table("Drift", columns, rows, "95 % intervals over generations; positive = to the right")],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Drift in positions per step: {words}.",
+        verdict=all_of(*held) if held else "not tested",
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("Drift", columns, rows, "95 % intervals over generations; positive = to the right")],
+    )

@@ -33,9 +33,16 @@ def row(subject: Subject, condition: str, right: np.ndarray, plain: np.ndarray) 
     """A line of a table: accuracy with Wilson's interval, and McNemar's exact test on the same problems."""
     interval, test = wilson(int(right.sum()), len(right)), mcnemar(plain, right)
     return [
-        subject.name, condition, float(interval.estimate), float(interval.low), float(interval.high), len(right),
-        test.only_a, test.only_b, float(test.p),
-    ]  # fmt: skip
+        subject.name,
+        condition,
+        float(interval.estimate),
+        float(interval.low),
+        float(interval.high),
+        len(right),
+        test.only_a,
+        test.only_b,
+        float(test.p),
+    ]
 
 
 def rows(subject: Subject, right: dict[str, np.ndarray], plain: np.ndarray) -> list[list[Any]]:

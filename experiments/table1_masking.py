@@ -25,7 +25,7 @@ def needs(study: Study) -> list[tuple[Subject, Measurement]]:
 
 
 def draw(axis: Any, mine: list[list[Any]]) -> None:
-    """Accuracy against K with intervals, a line for each choice of the keys; points stand apart where lines cross."""
+    """Accuracy against K with intervals, a line for each choice of the keys; points are set apart where lines cross."""
     for number, select in enumerate(SELECTIONS):
         chosen = [mine[0], *(line for line in mine if line[1].endswith(select))]
         bars = [[abs(line[2] - line[at]) for line in chosen] for at in (3, 4)]
@@ -60,6 +60,12 @@ def run(study: Study) -> Finding:
     )
     control = f"Top-1 hurts significantly more than a random key in: {', '.join(special) or 'none of the models'}."
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"Accuracy, nothing hidden to top sink hidden: {drops}. {control}",
-        all_of(*held), [study.figure(NAME, figure)], [Table("Accuracy by condition", COLUMNS, lines, NOTE)],
-    )  # fmt: skip
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"Accuracy, nothing hidden to top sink hidden: {drops}. {control}",
+        verdict=all_of(*held),
+        figures=[study.figure(NAME, figure)],
+        tables=[Table("Accuracy by condition", COLUMNS, lines, NOTE)],
+    )

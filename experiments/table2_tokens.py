@@ -1,4 +1,4 @@
-"""Table 2: which tokens are sinks most often, beside how often they stand there anyway."""
+"""Table 2: which tokens are sinks most often, beside how often they occur at all."""
 
 from __future__ import annotations
 
@@ -35,9 +35,14 @@ def run(study: Study) -> Finding:
         gallery = study.gallery(subject)
         steps = np.arange(len(gallery.scores))
         found = frequency(
-            gallery.tracks.sinks, gallery.canvas, gallery.mask, subject.model.config.vocab, subject.kinds,
-            fresh(gallery.committed_at, steps), gallery.taken,
-        )  # fmt: skip
+            gallery.tracks.sinks,
+            gallery.canvas,
+            gallery.mask,
+            subject.model.config.vocab,
+            subject.kinds,
+            fresh(gallery.committed_at, steps),
+            gallery.taken,
+        )
         for line in top_tokens(found, subject.tokenizer):
             by_token.append([subject.name, line["token"], line["share"], line["base"], line["lift"]])
         rates = found.by_kind
@@ -53,10 +58,15 @@ def run(study: Study) -> Finding:
         held += [bool(share > 0.5 and share > base)] if subject.is_diffusion else []
     columns = ["model", "token", "share of sinks", "base rate", "lift"]
     return Finding(
-        NAME, TITLE, QUESTION, PAPER, f"On structural tokens: {', '.join(words)}.",
-        all_of(*held) if held else "not tested", [],
-        [
+        name=NAME,
+        title=TITLE,
+        question=QUESTION,
+        paper=PAPER,
+        found=f"On structural tokens: {', '.join(words)}.",
+        verdict=all_of(*held) if held else "not tested",
+        figures=[],
+        tables=[
             Table("The five most frequent sink tokens", columns, by_token),
             Table("By kind of token", ["model", "kind", *columns[2:]], by_kind, "freshly committed overlaps the kinds"),
         ],
-    )  # fmt: skip
+    )

@@ -10,7 +10,7 @@ from jaxsink.version import __version__
 
 if TYPE_CHECKING:
     from jaxsink import parallel, sinks
-    from jaxsink.checkpoints.load import load, save
+    from jaxsink.checkpoints.load import load, sampler_for, save
     from jaxsink.errors import JaxsinkError
     from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
     from jaxsink.nn.origin import Origin
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from jaxsink.recording import recorders as record
     from jaxsink.recording import reductions as reduce
     from jaxsink.reporting import plots
-    from jaxsink.reporting.own import report
+    from jaxsink.reporting.own import report, show
+    from jaxsink.sampling.autoregressive import ARSampler
+    from jaxsink.sampling.base import Sampler
+    from jaxsink.sampling.diffusion import DiffusionSampler
+    from jaxsink.sampling.dream import DreamSampler
     from jaxsink.sampling.generate import generate
     from jaxsink.sampling.generation import Generation
     from jaxsink.sampling.interventions import DropPositions
-    from jaxsink.sampling.recommend import sampler_for
-    from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler, SDARSampler
+    from jaxsink.sampling.llada import LLaDASampler
+    from jaxsink.sampling.sdar import SDARSampler
     from jaxsink.study import statistics as stats
     from jaxsink.text.tokenizer import Tokenizer
     from jaxsink.zoo.presets import PRESETS, preset
@@ -52,14 +56,17 @@ _HOME = {
     "PRESETS": "jaxsink.zoo.presets",
     "preset": "jaxsink.zoo.presets",
     "report": "jaxsink.reporting.own",
+    "show": "jaxsink.reporting.own",
     "Generation": "jaxsink.sampling.generation",
     "generate": "jaxsink.sampling.generate",
     "DropPositions": "jaxsink.sampling.interventions",
-    "sampler_for": "jaxsink.sampling.recommend",
-    "ARSampler": "jaxsink.sampling.samplers",
-    "DreamSampler": "jaxsink.sampling.samplers",
-    "LLaDASampler": "jaxsink.sampling.samplers",
-    "SDARSampler": "jaxsink.sampling.samplers",
+    "sampler_for": "jaxsink.checkpoints.load",
+    "Sampler": "jaxsink.sampling.base",
+    "DiffusionSampler": "jaxsink.sampling.diffusion",
+    "ARSampler": "jaxsink.sampling.autoregressive",
+    "DreamSampler": "jaxsink.sampling.dream",
+    "LLaDASampler": "jaxsink.sampling.llada",
+    "SDARSampler": "jaxsink.sampling.sdar",
     "Tokenizer": "jaxsink.text.tokenizer",
 }
 

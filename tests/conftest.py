@@ -2,52 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
+from support import compilation, shape_checks
+from support.golden import Golden, golden
 
+shape_checks.install()  # before jaxsink is imported
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_platforms", "cpu")
-
-GOLDEN = Path(__file__).parent / "golden"
-MODELS = sorted(path.parent.name for path in GOLDEN.glob("*/expected.npz"))
-
-
-@dataclass(frozen=True)
-class Golden:
-    """One tiny model and what the PyTorch code made of it."""
-
-    name: str
-    folder: Path
-    arrays: dict[str, np.ndarray]
-    meta: dict[str, Any]
-
-    def case(self, case: str) -> dict[str, np.ndarray]:
-        return {key.split(".", 1)[1]: value for key, value in self.arrays.items() if key.split(".")[0] == case}
-
-    @property
-    def model(self) -> Any:
-        return load_golden(self.name)
-
-
-@cache
-def load_golden(name: str) -> Any:
-    import jaxsink
-
-    return jaxsink.load(GOLDEN / name)
-
-
-@cache
-def golden(name: str) -> Golden:
-    folder = GOLDEN / name
-    with np.load(folder / "expected.npz") as arrays:
-        return Golden(name, folder, dict(arrays), json.loads((folder / "meta.json").read_text()))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,11 +23,10 @@ def forget_programs() -> Any:
 
 
 @pytest.fixture(scope="module")
-def quick_compilation() -> Any:
-    """For modules with many tiny programs: compile them without most optimisations."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def quick_compilation() -> Iterator[None]:
+    """For modules that compare nothing to the last bit with what users get."""
+    with compilation.quick():
+        yield
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
 
 
 def check_auto_map(auto_map: Any, architecture: str, where: str) -> None:
-    """The code that a checkpoint brings along must be of the class that it claims to be, or of its bare model.
+    """The code that comes with a checkpoint must be of the class that it claims to be, or of its bare model.
 
     Some diffusion models call themselves Llama, whose weights they have, and are made bidirectional by their code.
     """

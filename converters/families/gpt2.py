@@ -57,9 +57,18 @@ def configure_gpt2(settings: Settings) -> ModelConfig:
     settings.pin("scale_attn_by_inverse_layer_idx", False)
     settings.pin("n_special", 0)  # rows of the embedding beyond the vocabulary, in files of 2019
     settings.harmless(
-        "attn_pdrop", "embd_pdrop", "n_ctx", "predict_special_tokens", "reorder_and_upcast_attn", "resid_pdrop",
-        "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    )  # fmt: skip
+        "attn_pdrop",
+        "embd_pdrop",
+        "n_ctx",
+        "predict_special_tokens",
+        "reorder_and_upcast_attn",
+        "resid_pdrop",
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+    )
     settings.pin("activation_function", *ACTIVATIONS)
     width, heads = settings.size("n_embd"), settings.size("n_head")
     return ModelConfig(

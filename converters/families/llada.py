@@ -56,10 +56,21 @@ def _llada(settings: Settings) -> dict[str, Any]:
         settings.pin(key, value)
     settings.pin("multi_query_attention", None, False)
     settings.harmless(
-        "alibi_bias_max", "attention_layer_norm_with_affine", "embedding_dropout", "flash_attention",
-        "flash_attn_varlen", "init_cutoff_factor", "init_device", "init_fn", "init_std", "mlp_ratio", "precision",
-        "residual_dropout", "rope_full_precision", "tie_word_embeddings",
-    )  # fmt: skip
+        "alibi_bias_max",
+        "attention_layer_norm_with_affine",
+        "embedding_dropout",
+        "flash_attention",
+        "flash_attn_varlen",
+        "init_cutoff_factor",
+        "init_device",
+        "init_fn",
+        "init_std",
+        "mlp_ratio",
+        "precision",
+        "residual_dropout",
+        "rope_full_precision",
+        "tie_word_embeddings",
+    )
     width, heads = settings.size("d_model"), settings.size("n_heads")
     rows = settings.size("embedding_size", settings.size("vocab_size"))
     return {
@@ -91,9 +102,14 @@ def configure_llada(settings: Settings) -> ModelConfig:
 
 def configure_mmada(settings: Settings) -> ModelConfig:
     settings.harmless(
-        "codebook_size", "new_vocab_size", "num_new_special_tokens", "num_vq_tokens",
-        "pretrained_model_path", "tokenizer_path", "w_clip_vit",
-    )  # fmt: skip
+        "codebook_size",
+        "new_vocab_size",
+        "num_new_special_tokens",
+        "num_vq_tokens",
+        "pretrained_model_path",
+        "tokenizer_path",
+        "w_clip_vit",
+    )
     return ModelConfig(family="mmada", text_vocab=settings.size("llm_vocab_size", None), **_llada(settings))
 
 

@@ -3,32 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TypedDict
 
+from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.hub import is_hub_id
 from jaxsink.checkpoints.load import describe_foreign
-from jaxsink.checkpoints.storage import MANIFEST, Reader, named_leaves
+from jaxsink.checkpoints.storage import MANIFEST, Reader
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import abstract
 from jaxsink.runs.progress import human_bytes
 from jaxsink.zoo.names import no_such_model
 from jaxsink.zoo.presets import PRESETS
-from jaxsink.zoo.weights import resolve
+from jaxsink.zoo.resolve import resolve
 
 BYTES = {"float32": 4, "bfloat16": 2}
 
 
-def describe(path: str, mask_id: int | None = None, ignore_settings: Iterable[str] = ()) -> dict[str, Any]:
-    """{"config", "parameters", "dtype", "bytes", "source", "summary"}; the summary is for people."""
-    place = resolve(path, weights=False)
-    source: dict[str, Any] = {"kind": "published configuration, without weights"}
-    if (place / MANIFEST).is_file():
-        reader = Reader(place)
+class Description(TypedDict):
+    """What a model is.
+
+    config      the fields of its `ModelConfig`
+    parameters  how many numbers its weights have
+    dtype       as stored; None without weights
+    bytes       memory of the weights by type
+    source      where they come from
+    summary     the same for people, line by line
+    """
+
+    config: JsonObject
+    parameters: int
+    dtype: str | None
+    bytes: dict[str, int]
+    source: JsonObject
+    summary: dict[str, str]
+
+
+def describe(path: str, mask_id: int | None = None, ignore_settings: Iterable[str] = ()) -> Description:
+    """A checkpoint, a built-in model, or a published one of which there is only the configuration."""
+    folder = resolve(path, weights=False)
+    source: JsonObject = {"kind": "published configuration, without weights"}
+    if (folder / MANIFEST).is_file():
+        reader = Reader(folder)
         config, dtype, source = reader.config, reader.dtype, reader.source
-    elif path in PRESETS and not place.exists():
+    elif path in PRESETS and not folder.exists():
         config, dtype = PRESETS[path], None
-    elif place.exists():
-        config, dtype, source = describe_foreign(place, mask_id, ignore_settings)
+    elif folder.exists():
+        config, dtype, source = describe_foreign(folder, mask_id, ignore_settings)
     else:
         raise no_such_model(path, weights=False)
     source = {**source, "path": path} if is_hub_id(path) else source
@@ -45,8 +66,9 @@ def describe(path: str, mask_id: int | None = None, ignore_settings: Iterable[st
 
 
 def summary(
-    config: ModelConfig, parameters: int, dtype: str | None, sizes: dict[str, int], source: dict[str, Any]
+    config: ModelConfig, parameters: int, dtype: str | None, sizes: dict[str, int], source: JsonObject
 ) -> dict[str, str]:
+    """The description for people: a name and a text per line."""
     heads = f"{config.heads} heads of {config.head_dim}"
     heads += "" if config.kv_heads == config.heads else f", {config.kv_heads} kv heads"
     attention = config.attention.replace("_", "-")

@@ -13,14 +13,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.atomic import new_directory
 
+if TYPE_CHECKING:
+    from tensorstore import Future, KvStore
+
+T = TypeVar("T")
+
 VARIABLE = "JAXSINK_CHECKPOINTS"
-AT_ONCE = 4  # files under way; each is held in memory, and Orbax's files have up to 2 GiB
-RETRIES = 4  # of a request, each after twice the time of the one before
+
+AT_ONCE = 4
+"""Files under way; each is held in memory, and Orbax's files have up to 2 GiB."""
+
+RETRIES = 4
+"""Of a request, each after twice the time of the one before."""
+
 REMOTE = re.compile(r"([a-z][a-z0-9+.-]+):/+", re.IGNORECASE)
 
 
@@ -33,7 +43,7 @@ def local(path: str | os.PathLike[str], option: str) -> Path:
     """A path of this machine, for what is written bit by bit, which no bucket can do."""
     if is_remote(path):
         raise JaxsinkError(
-            f"{option} must be a place on this machine, not {os.fspath(path)}: it is written bit by bit, which a bucket "
+            f"{option} must be a directory on this machine, not {os.fspath(path)}: it is written bit by bit, which a bucket "
             "cannot do; write it here and copy it (`gcloud storage rsync`, see docs/tpu.md)."
         )
     return Path(path).expanduser()
@@ -53,15 +63,15 @@ def fetch(path: str | os.PathLike[str], weights: bool = True) -> Path:
                 "puts one there."
             )
         version = hashlib.sha256(url.encode() + manifest.stamp.generation).hexdigest()[:16]
-        place = cache_directory() / f"{url.rsplit('/', 1)[-1]}-{version}"
-        if not weights and not place.is_dir():
-            place = place.with_name(f"{place.name}-without-weights")
-        if not place.is_dir():
+        folder = cache_directory() / f"{url.rsplit('/', 1)[-1]}-{version}"
+        if not weights and not folder.is_dir():
+            folder = folder.with_name(f"{folder.name}-without-weights")
+        if not folder.is_dir():
             names = [name.decode() for name in store.list().result()]
             names = [name for name in names if weights or not name.startswith(f"{WEIGHTS}/")]
-            with new_directory(place, MANIFEST) as folder:
-                _windowed(names, lambda name: store.read(name), lambda name, got: _keep(folder / name, got))
-    return place
+            with new_directory(folder, MANIFEST) as unfinished:
+                _windowed(names, lambda name: store.read(name), lambda name, got: _keep(unfinished / name, got))
+    return folder
 
 
 def send(folder: Path, path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -81,7 +91,7 @@ def send(folder: Path, path: str | os.PathLike[str], overwrite: bool = False) ->
         store.write(MANIFEST, (folder / MANIFEST).read_bytes()).result()
 
 
-def check_free(path: str | os.PathLike[str], overwrite: bool) -> Any:
+def check_free(path: str | os.PathLike[str], overwrite: bool) -> KvStore:
     """The store at a URL, if a checkpoint may be put there."""
     from jaxsink.checkpoints.storage import MANIFEST, WEIGHTS
 
@@ -90,15 +100,17 @@ def check_free(path: str | os.PathLike[str], overwrite: bool) -> Any:
         store = _store(url)
         names = [name.decode() for name in store.list().result()]
     if names and not overwrite:
-        raise JaxsinkError(f"{url} exists already; choose another place, or overwrite it (--overwrite).")
+        raise JaxsinkError(f"{url} exists already; choose another name, or overwrite it (--overwrite).")
     if names and MANIFEST not in names and not any(name.startswith(f"{WEIGHTS}/") for name in names):
-        raise JaxsinkError(f"{url} is not a checkpoint of jaxsink, so it is not overwritten; choose another place.")
+        raise JaxsinkError(f"{url} is not a checkpoint of jaxsink, so it is not overwritten; choose another name.")
     return store
 
 
-def _windowed(names: Iterable[str], begin: Callable[[str], Any], end: Callable[[str, Any], Any] | None = None) -> None:
+def _windowed(
+    names: Iterable[str], begin: Callable[[str], Future[T]], end: Callable[[str, T], None] | None = None
+) -> None:
     """`begin` each, a few at once, and `end` each with its result."""
-    window: deque[tuple[str, Any]] = deque()
+    window: deque[tuple[str, Future[T]]] = deque()
     for name in names:
         if len(window) == AT_ONCE:
             _settle(*window.popleft(), end)
@@ -107,13 +119,13 @@ def _windowed(names: Iterable[str], begin: Callable[[str], Any], end: Callable[[
         _settle(*one, end)
 
 
-def _settle(name: str, future: Any, end: Callable[[str, Any], Any] | None) -> None:
+def _settle(name: str, future: Future[T], end: Callable[[str, T], None] | None) -> None:
     result = future.result()
     if end is not None:
         end(name, result)
 
 
-def _keep(file: Path, got: Any) -> None:
+def _keep(file: Path, got: KvStore.ReadResult) -> None:
     if got.state != "value":
         raise JaxsinkError(f"{file.name} vanished from the bucket while it was copied; try again.")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -129,11 +141,11 @@ def _url(path: str | os.PathLike[str]) -> str:
         )
     rest = text[scheme.end() :].strip("/")
     if "/" not in rest:
-        raise JaxsinkError(f"{text} is a whole bucket; name a place in it, such as gs://{rest or 'bucket'}/llada.")
+        raise JaxsinkError(f"{text} is a whole bucket; name a folder in it, such as gs://{rest or 'bucket'}/llada.")
     return f"gs://{rest}"
 
 
-def _store(url: str) -> Any:
+def _store(url: str) -> KvStore:
     import tensorstore
 
     bucket, _, prefix = url.removeprefix("gs://").partition("/")

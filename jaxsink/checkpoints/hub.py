@@ -39,16 +39,16 @@ def fetch(repository: str, weights: bool = True) -> Path:
         if not kept:
             raise
         return max(kept, key=lambda folder: folder.stat().st_mtime)
-    place = cache_directory() / f"{_stem(repository)}-{commit[:12]}"
-    if (place / MANIFEST).is_file():
-        return place
+    folder = cache_directory() / f"{_stem(repository)}-{commit[:12]}"
+    if (folder / MANIFEST).is_file():
+        return folder
     converters = foreign_formats(repository)
     if not weights:
         return converters.fetch_settings(repository, commit)
-    with _one_at_a_time(place):
-        if not (place / MANIFEST).is_file():
-            converters.convert_from_hub(repository, commit, place)
-    return place
+    with _one_at_a_time(folder):
+        if not (folder / MANIFEST).is_file():
+            converters.convert_from_hub(repository, commit, folder)
+    return folder
 
 
 @lru_cache(maxsize=32)
@@ -62,14 +62,14 @@ def _stem(repository: str) -> str:
 
 
 @contextmanager
-def _one_at_a_time(place: Path) -> Iterator[None]:
+def _one_at_a_time(folder: Path) -> Iterator[None]:
     """Whoever comes second waits, and finds the work done. The lock goes with the process, even a killed one."""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(place.with_name(f".{place.name}.lock"), os.O_RDWR | os.O_CREAT)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise JaxsinkError(
-            f"cannot keep checkpoints in {place.parent}: {error.strerror}; JAXSINK_CHECKPOINTS names another place."
+            f"cannot keep checkpoints in {folder.parent}: {error.strerror}; set JAXSINK_CHECKPOINTS to another directory."
         ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

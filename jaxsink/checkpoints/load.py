@@ -16,33 +16,46 @@ import shutil
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
-from jaxsink.checkpoints.formats import foreign_formats
+from jaxsink.checkpoints.formats import JsonObject, foreign_formats
 from jaxsink.checkpoints.origin import TOKENIZER_FILES, origin_of
-from jaxsink.checkpoints.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, named_leaves
+from jaxsink.checkpoints.storage import IN_MEMORY, MANIFEST, Reader, dtype_name
 from jaxsink.checkpoints.writer import writer
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import WEIGHTS, explained, tree_bytes
 from jaxsink.nn.origin import Origin
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import INT8, weights_dtype
 from jaxsink.nn.transformer import Model, abstract
 from jaxsink.runs.progress import human_bytes, stage
-from jaxsink.sampling.recommend import recommended_entry, to_dict
+from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.registry import to_dict
 from jaxsink.zoo.names import no_such_model
 from jaxsink.zoo.presets import PRESETS
-from jaxsink.zoo.weights import resolve
+from jaxsink.zoo.recommend import model_sampler, recommended, recommended_entry
+from jaxsink.zoo.resolve import resolve
 
-__all__ = ["MANIFEST", "Reader", "describe", "describe_foreign", "dtype_name", "load", "named_leaves", "save", "writer"]
+__all__ = [
+    "MANIFEST",
+    "Reader",
+    "describe",
+    "describe_foreign",
+    "dtype_name",
+    "load",
+    "sampler_for",
+    "save",
+    "writer",
+]
 
 
 def load(
     path: str | os.PathLike[str],
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
     *,
     mask_id: int | None = None,
@@ -91,28 +104,28 @@ def describe(
     path: str | os.PathLike[str], mask_id: int | None = None, ignore_settings: Iterable[str] = ()
 ) -> tuple[ModelConfig, Origin]:
     """(config, origin) of a checkpoint, or of a published model by its name; no weights are read."""
-    place = resolve(path, weights=False)
-    if place.exists():
-        return describe_place(place, mask_id, ignore_settings)
+    folder = resolve(path, weights=False)
+    if folder.exists():
+        return describe_checkpoint(folder, mask_id, ignore_settings)
     if str(path) in PRESETS:
         return PRESETS[str(path)], Origin(names=(str(path),))
     raise no_such_model(path, weights=False)
 
 
-def describe_place(
-    place: Path, mask_id: int | None = None, ignore_settings: Iterable[str] = ()
+def describe_checkpoint(
+    path: Path, mask_id: int | None = None, ignore_settings: Iterable[str] = ()
 ) -> tuple[ModelConfig, Origin]:
     """(config, origin) of the checkpoint in a directory or GGUF file."""
-    if (place / MANIFEST).is_file():
-        reader = Reader(place)
-        return reader.config, origin_of(place, reader.source, reader.sampler)
-    config, _, source = describe_foreign(place, mask_id, ignore_settings)
-    return config, origin_of(place, source, None)
+    if (path / MANIFEST).is_file():
+        reader = Reader(path)
+        return reader.config, origin_of(path, reader.source, reader.sampler)
+    config, _, source = describe_foreign(path, mask_id, ignore_settings)
+    return config, origin_of(path, source, None)
 
 
 def describe_foreign(
     path: Path, mask_id: int | None = None, ignore_settings: Iterable[str] = ()
-) -> tuple[ModelConfig, str | None, dict[str, Any]]:
+) -> tuple[ModelConfig, str | None, JsonObject]:
     """(config, dtype, source) of a Hugging Face directory or a GGUF file, without reading its weights.
 
     A directory with settings only, without weights, has no dtype.
@@ -123,14 +136,14 @@ def describe_foreign(
 def save(
     model: Model,
     path: str | os.PathLike[str],
-    source: dict[str, Any] | None = None,
+    source: JsonObject | None = None,
     overwrite: bool = False,
-    sampler: Any = None,
+    sampler: Sampler | None = None,
 ) -> None:
     """Write a model as a checkpoint that `load` reads; `overwrite` replaces an old one, once the new is complete.
 
-    The tokenizer of the checkpoint that the model comes from goes along, and so does the recommended sampler, if not
-    another one is given.
+    The tokenizer of the checkpoint that the model comes from is copied, and so is the recommended sampler, unless another
+    one is given.
     """
     leaves = named_leaves(model.stacked())[0]
     if weights_dtype(model) == INT8:
@@ -146,8 +159,8 @@ def save(
             out.add_parameter(name, np.asarray(leaf))
 
 
-def manifest_sampler(model: Model, sampler: Any) -> dict[str, Any] | None:
-    """What the manifest says about sampling: what the caller does, or what came along with the model."""
+def manifest_sampler(model: Model, sampler: Sampler | None) -> JsonObject | None:
+    """The sampler that the manifest recommends: the caller's, or the one that came with the model."""
     sampler = sampler or model.origin.sampler
     if sampler is None:
         return recommended_entry(model.config, model.origin.names)
@@ -174,3 +187,17 @@ def copy_tokenizer(origin: Origin, folder: Path) -> None:
         found = next((one for one in (place / name, place / "tokenizer" / name) if one.is_file()), None)
         if found is not None:
             shutil.copyfile(found, folder / name)
+
+
+def sampler_for(model: Model | str | os.PathLike[str]) -> Sampler:
+    """The sampler that a model recommends: a loaded model, or the name or path of one, whose weights are not read.
+
+    It comes from the checkpoint (built-in models, models that `jaxsink train` or `convert` wrote, and what
+    `save(model, path, sampler=…)` says), from what was published for a model of that name, or from its family.
+    """
+    if isinstance(model, Model):
+        return model_sampler(model)
+    if not isinstance(model, (str, os.PathLike)):
+        raise JaxsinkError(f"sampler_for takes a model, or the name or path of one, not {type(model).__name__}.")
+    config, origin = describe(model)
+    return origin.sampler or recommended(config, origin.names)

@@ -1,4 +1,4 @@
-"""How checkpoints lie on the disk: the names in them, and the reader that restores models (the writer is in writing.py)."""
+"""Checkpoints on the disk: the names in them, and the reader that restores models (the writer is in writer.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,20 @@ from urllib.parse import quote
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, ShapeDtypeStruct
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
+from jaxtyping import Shaped
 
+from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.streaming import Index, assemble, is_layered
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import INT8
-from jaxsink.nn.transformer import Model, abstract, named_leaves
+from jaxsink.nn.transformer import Model, abstract
+from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.registry import from_dict
 
 MANIFEST = "jaxsink.json"
 WEIGHTS = "weights"
@@ -34,7 +40,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 IN_MEMORY = (*DTYPES, INT8)
 
 
-def dtype_name(dtype: Any, known: tuple[str, ...] = DTYPES) -> str:
+def dtype_name(dtype: DTypeLike, known: tuple[str, ...] = DTYPES) -> str:
     """The name of a type that models may have; in memory (`IN_MEMORY`) there is one more than on the disk."""
     try:
         name = jnp.dtype(dtype).name
@@ -46,6 +52,7 @@ def dtype_name(dtype: Any, known: tuple[str, ...] = DTYPES) -> str:
 
 
 def piece_name(name: str, layer: int | None) -> str:
+    """What a parameter, or one layer of it, is called in a checkpoint."""
     return name if layer is None else f"{name}.{layer:02d}"
 
 
@@ -67,8 +74,8 @@ class Reader:
             what = f"{error} is missing" if isinstance(error, KeyError) else first_line(error).rstrip(".")
             raise JaxsinkError(f"{manifest} cannot be used ({what}); convert the checkpoint again.") from error
 
-    def pieces(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Restore pieces; `wanted` maps names to ShapeDtypeStructs with a sharding, or to NumPy arrays of that kind."""
+    def pieces(self, wanted: Mapping[str, ShapeDtypeStruct | np.ndarray]) -> dict[str, Array | np.ndarray]:
+        """Restore pieces; `wanted` maps names to shapes with a sharding, or to NumPy arrays of that shape and type."""
         ocp = orbax()
         loading = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
         with without_chatter():
@@ -84,6 +91,7 @@ class Reader:
         return found
 
     def model(self, dtype: str | None, mesh: Mesh | None) -> Model:
+        """The whole model; dtype None = as stored."""
         self._check_shapes()
         arrays = StoredArrays(self.path / WEIGHTS)
         try:
@@ -113,10 +121,8 @@ class Reader:
         return JaxsinkError(f"{self.path} is damaged ({what}); convert it again.")
 
 
-def read_sampler(values: Any, config: ModelConfig) -> Any:
+def read_sampler(values: JsonObject | None, config: ModelConfig) -> Sampler | None:
     """The sampler that a manifest recommends; None in those that do not."""
-    from jaxsink.sampling.recommend import from_dict  # which knows models
-
     return None if values is None else from_dict(dict(values), config)
 
 
@@ -132,7 +138,7 @@ class StoredArrays:
         self.base = f"file://{quote(str(manifest.parent))}/"
         self.context = tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
 
-    def read_into(self, parameter: str, layer: int | None, index: Index, into: np.ndarray) -> None:
+    def read_into(self, parameter: str, layer: int | None, index: Index, into: Shaped[np.ndarray, "..."]) -> None:
         import tensorstore
 
         kvstore = {"driver": "ocdbt", "base": self.base, "path": f"{piece_name(parameter, layer)}/"}
@@ -168,7 +174,7 @@ def without_chatter() -> Iterator[None]:
     asyncio, hook = logging.getLogger("asyncio"), sys.unraisablehook
     levels = asyncio.level, absl_logging.get_verbosity()
 
-    def others(unraisable: Any) -> None:
+    def others(unraisable: sys.UnraisableHookArgs) -> None:
         if not str(unraisable.exc_value).startswith(("Event loop is closed", "Encountered error while reading")):
             hook(unraisable)
 

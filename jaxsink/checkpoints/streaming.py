@@ -15,27 +15,38 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, Sharding
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int8, Shaped
 
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import BESIDE, INT8, is_rounded, rounded, scale_name
-from jaxsink.nn.transformer import Model, abstract, named_leaves
+from jaxsink.nn.transformer import Model, abstract
 from jaxsink.parallel import sharding_of
 
-GROUP_BYTES = 256 << 20  # layers are rounded, and arrays handed to Orbax, in groups of about this size
-READERS = 4  # layers read at the same time
+GROUP_BYTES = 256 << 20
+"""Layers are rounded, and arrays handed to Orbax, in groups of about this size."""
+
+READERS = 4
+"""Layers read at the same time."""
 
 Index = tuple[slice, ...]
+Allocate = Callable[[tuple[int, ...], DTypeLike], Shaped[np.ndarray, "..."]]
+Rounded = tuple[Int8[Array, "L out in"], Float[Array, "L out"]]
+"""int8 weights and the scales of their outputs."""
 
 
 class ReadInto(Protocol):
-    def __call__(self, parameter: str, layer: int | None, index: Index, into: np.ndarray) -> None:
+    """Reads a part of a checkpoint."""
+
+    def __call__(self, parameter: str, layer: int | None, index: Index, into: Shaped[np.ndarray, "..."]) -> None:
         """Fill `into` with the part `index` of a parameter, or of one layer's part of it, in the type of `into`."""
 
 
@@ -45,7 +56,7 @@ def is_layered(name: str) -> bool:
 
 
 def assemble(config: ModelConfig, dtype: str, mesh: Mesh | None, read_into: ReadInto) -> Model:
-    """The model of this type, laid out on the mesh or on one device; parameters are read largest first."""
+    """The model in this type, on the mesh or on one device; parameters are read largest first."""
     leaves, treedef = named_leaves(abstract(config, dtype))
     wanted = {}
     for name, leaf in sorted(leaves, key=lambda item: -item[1].size):
@@ -75,12 +86,12 @@ class Filler:
     pool: ThreadPoolExecutor
 
     def array(
-        self, name: str, leaf: jax.ShapeDtypeStruct, first: int = 0, allocate: Callable[..., np.ndarray] | None = None
-    ) -> Array:
+        self, name: str, leaf: jax.ShapeDtypeStruct, first: int = 0, allocate: Allocate | None = None
+    ) -> Shaped[Array, "..."]:
         """A parameter, or those of its layers that begin with `first`; each device reads only its own shard."""
         allocate = allocate or host_array
 
-        def shard(index: Index | None) -> np.ndarray:
+        def shard(index: Index | None) -> Shaped[np.ndarray, "..."]:
             assert index is not None and leaf.sharding is not None
             value = allocate(leaf.sharding.shard_shape(leaf.shape), leaf.dtype)
             if not is_layered(name):
@@ -98,18 +109,22 @@ class Filler:
         assert leaf.sharding is not None
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, shard, dtype=leaf.dtype)
 
-    def rounded(self, name: str, leaf: jax.ShapeDtypeStruct, scale: jax.ShapeDtypeStruct) -> tuple[Array, Array]:
-        """(i8[L,out,in], f32[L,out]), of which only a few layers are there unrounded."""
+    def rounded(self, name: str, leaf: jax.ShapeDtypeStruct, scale: jax.ShapeDtypeStruct) -> Rounded:
+        """Weights and scales; only a few layers exist unrounded at a time."""
         shardings = (leaf.sharding, scale.sharding)
-        whole = jax.jit(lambda: (jnp.zeros(leaf.shape, leaf.dtype), jnp.zeros(scale.shape, scale.dtype)),
-                        out_shardings=shardings)()  # fmt: skip
+
+        @partial(jax.jit, out_shardings=shardings)
+        def zeros() -> Rounded:
+            return jnp.zeros(leaf.shape, leaf.dtype), jnp.zeros(scale.shape, scale.dtype)
 
         @partial(jax.jit, donate_argnums=0, out_shardings=shardings)
-        def put(whole: tuple[Array, Array], layers: Array, first: Array) -> Any:
-            def one(old: Array, new: Array) -> Array:
+        def put(whole: Rounded, layers: Float[Array, "N out in"], first: Array) -> Rounded:
+            def replace(old: Array, new: Array) -> Array:
                 return jax.lax.dynamic_update_slice_in_dim(old, new, first, axis=0)
 
-            return jax.tree.map(one, whole, rounded(layers))
+            return jax.tree.map(replace, whole, rounded(layers))
+
+        whole = zeros()
 
         layers, *shape = leaf.shape
         step = min(layers, max(1, GROUP_BYTES // (math.prod(shape) * jnp.dtype(BESIDE).itemsize)))
@@ -122,23 +137,26 @@ class Filler:
         return whole
 
 
-def host_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Uninitialised memory of its own pages.
+def host_array(shape: tuple[int, ...], dtype: DTypeLike) -> Shaped[np.ndarray, "..."]:
+    """Uninitialised memory on pages of its own.
 
-    JAX takes it over on a CPU, which it does only with memory that is aligned. NumPy's is not; and it asks for huge pages,
-    which can take the system longer to find than the disk to fill.
+    On a CPU, JAX takes over an array without a copy only if its memory is aligned. NumPy's is not, and NumPy asks for huge
+    pages, which the system may need longer to find than the disk needs to fill them.
     """
     return _on_pages(_pages(_bytes(shape, dtype)), shape, dtype)
 
 
 class Buffers:
-    """Memory for arrays that live only for a while, used again by later ones of the same size: new pages cost as much as
-    reading into them. Larger arrays than a group get their own."""
+    """Memory for short-lived arrays, used again by later ones of the same size.
+
+    New pages cost as much as reading into them. Arrays larger than a group get their own.
+    """
 
     def __init__(self) -> None:
         self._free: dict[int, list[mmap.mmap]] = defaultdict(list)
 
-    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Shaped[np.ndarray, "..."]:
+        """An uninitialised array; its memory comes back when the last view of it is gone."""
         size = _bytes(shape, dtype)
         if size > GROUP_BYTES:
             return host_array(shape, dtype)
@@ -146,11 +164,11 @@ class Buffers:
         pages = free.pop() if free else _pages(size)
         value = _on_pages(pages, shape, dtype)
         owner = value if value.base is None or not isinstance(value.base, np.ndarray) else value.base
-        weakref.finalize(owner, free.append, pages)  # when the last view of it is gone
+        weakref.finalize(owner, free.append, pages)
         return value
 
 
-def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
+def _bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
     return math.prod(shape) * np.dtype(dtype).itemsize
 
 
@@ -158,5 +176,5 @@ def _pages(size: int) -> mmap.mmap:
     return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def _on_pages(pages: mmap.mmap, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def _on_pages(pages: mmap.mmap, shape: tuple[int, ...], dtype: DTypeLike) -> Shaped[np.ndarray, "..."]:
     return np.frombuffer(pages, np.uint8, _bytes(shape, dtype)).view(dtype).reshape(shape)

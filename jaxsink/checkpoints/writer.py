@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
+from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.gcs import check_free, is_remote, send
 from jaxsink.checkpoints.storage import (
     FORMAT,
@@ -23,7 +25,6 @@ from jaxsink.checkpoints.storage import (
     WEIGHTS,
     abandon,
     first_line,
-    named_leaves,
     orbax,
     piece_name,
     without_chatter,
@@ -31,25 +32,33 @@ from jaxsink.checkpoints.storage import (
 from jaxsink.checkpoints.streaming import GROUP_BYTES, is_layered
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import abstract
 from jaxsink.runs.atomic import new_directory, scratch_directory
 from jaxsink.version import __version__
 
-CHUNK_BYTES = 64 << 20  # arrays are stored in chunks of at most this size
+CHUNK_BYTES = 64 << 20
+"""Arrays are stored in chunks of at most this size."""
 
 
 @dataclass
 class Writer:
-    """Collects arrays and hands them to Orbax in groups, which it writes while the next group is made; see `writer`."""
+    """Collects arrays and hands them to Orbax in groups, which it writes while the next group is made; see `writer`.
+
+    folder    what is written, beside its target
+    manifest  is written last
+    group     arrays that wait for the next write
+    writing   Orbax's handle of the group before, on its way to the disk
+    """
 
     folder: Path
-    manifest: dict[str, Any]
+    manifest: JsonObject
     group: dict[str, np.ndarray] = field(default_factory=dict)
-    writing: Any = None  # the group before, on its way to the disk
+    writing: Any = None
     finished: bool = False
     failed: bool = False
 
-    def add_parameter(self, name: str, value: np.ndarray) -> None:
+    def add_parameter(self, name: str, value: Shaped[np.ndarray, "..."]) -> None:
         """A whole parameter, [L, …] for those of the layers."""
         if is_layered(name):
             for layer, part in enumerate(value):
@@ -57,12 +66,14 @@ class Writer:
         else:
             self.add(name, value)
 
-    def add(self, piece: str, value: np.ndarray) -> None:
+    def add(self, piece: str, value: Shaped[np.ndarray, "..."]) -> None:
+        """One piece: a parameter, or one layer of it."""
         self.group[piece] = value
         if sum(array.nbytes for array in self.group.values()) >= GROUP_BYTES:
             self.flush()
 
     def flush(self) -> None:
+        """Begin to write the group."""
         self.wait()
         if self.group:
             size = sum(array.nbytes for array in self.group.values())
@@ -124,13 +135,13 @@ def writer(
     path: str | os.PathLike[str],
     config: ModelConfig,
     dtype: str,
-    source: dict[str, Any],
+    source: JsonObject,
     overwrite: bool = False,
-    sampler: dict[str, Any] | None = None,
+    sampler: JsonObject | None = None,
 ) -> Iterator[Writer]:
     """Write a checkpoint; nothing appears at `path` unless the block ends well. `source` may be filled inside it.
 
-    sampler: the one that the checkpoint recommends, as `jaxsink.sampling.recommend.to_dict` has it.
+    sampler: the one that the checkpoint recommends, as `jaxsink.sampling.registry.to_dict` has it.
 
     For a bucket (gs://…) it is written on this machine, where temporary files belong, and sent when it is complete.
     """

@@ -13,7 +13,7 @@ from jaxsink.checkpoints.gcs import local
 from jaxsink.cli.main import Commands, add_reading_options, fail, reading_options
 from jaxsink.cli.sampler_options import positive
 from jaxsink.errors import JaxsinkError
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 if TYPE_CHECKING:
     from jaxsink.evals.settings import EvalSetting
@@ -51,7 +51,14 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("setting", metavar="SETTING", help="a name such as llada-8b-instruct/gsm8k/study, or task")
     parser.add_argument("--out", metavar="DIR", required=True, help="directory of the run; continues what is there")
-    data = parser.add_argument_group("questions")
+    add_question_options(parser.add_argument_group("questions"))
+    add_condition_options(parser.add_argument_group("conditions"))
+    add_running_options(parser.add_argument_group("running"))
+    add_reading_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_question_options(data: argparse._ArgumentGroup) -> None:
     data.add_argument("--data-file", metavar="FILE", help="the benchmark's published file, if it is here")
     data.add_argument(
         "--train-file", metavar="FILE", help="its training split, for settings with examples in the prompt"
@@ -61,37 +68,45 @@ def add_parser(commands: Commands) -> None:
     some.add_argument("--limit", type=positive, metavar="N", help="the first N questions")
     some.add_argument("--subset", type=positive, metavar="N", help="N questions drawn at random")
     data.add_argument("--subset-seed", type=int, default=0, metavar="S", help="of that draw (default: 0)")
-    what = parser.add_argument_group("conditions")
+
+
+def add_condition_options(what: argparse._ArgumentGroup) -> None:
     what.add_argument("--k", default="0,1,5,10", metavar="K,K", help="keys to hide per head (default: %(default)s)")
     what.add_argument(
-        "--select", default="top,random,bottom", metavar="S,S",
+        "--select",
+        default="top,random,bottom",
+        metavar="S,S",
         help="which: top, random, bottom, or first for the first tokens (default: %(default)s)",
-    )  # fmt: skip
+    )
     what.add_argument(
-        "--rank-on", choices=("masked", "clean"), default="masked",
+        "--rank-on",
+        choices=("masked", "clean"),
+        default="masked",
         help="rank keys by the attention of the masked model, or of an extra unmasked pass (default: %(default)s)",
-    )  # fmt: skip
+    )
     what.add_argument(
         "--gold",
         action="store_true",
         help="ask nothing: the perplexity of the published answers (autoregressive models)",
     )
     sinks = what.add_mutually_exclusive_group()
-    sinks.add_argument("--eps", type=eps, default=3.0, metavar="E", help="of the sinks counted along (default: 3)")
-    sinks.add_argument("--no-sinks", action="store_true", help="do not count sinks along")
+    sinks.add_argument("--eps", type=eps, default=3.0, metavar="E", help="ε of Eq. 3 for counted sinks (default: 3)")
+    sinks.add_argument("--no-sinks", action="store_true", help="do not count sinks")
     what.add_argument("--seed", type=int, default=0, help="of all draws; each question adds its index (default: 0)")
-    how = parser.add_argument_group("running")
+
+
+def add_running_options(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--rows",
         type=positive,
         metavar="N",
-        help="the most rows of a batch; a row is a question under one condition (default: by memory; CPU: 80)",
+        help="the most sequences of a batch; each is a question under one condition (default: by memory; CPU: 80)",
     )
-    place = how.add_mutually_exclusive_group()
-    place.add_argument(
+    where = how.add_mutually_exclusive_group()
+    where.add_argument(
         "--devices", type=positive, metavar="N", help="devices that share each batch, each with all weights"
     )
-    place.add_argument(
+    where.add_argument(
         "--mesh",
         metavar="DxM",
         help="cut batch x weights over D x M devices (default: all, by memory; CPU: see --devices)",
@@ -107,8 +122,6 @@ def add_parser(commands: Commands) -> None:
     )
     how.add_argument("--summary", action="store_true", help="only sum up what is there")
     how.add_argument("--json", action="store_true", help="print the results as JSON")
-    add_reading_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -209,8 +222,8 @@ def choose_place(args: argparse.Namespace) -> tuple[list[Any] | None, Any]:
 
 def choose_exam(args: argparse.Namespace, config: ModelConfig) -> Exam:
     """The questions that were asked for, ready for the model."""
+    from jaxsink.checkpoints.load import sampler_for
     from jaxsink.evals.settings import get_setting
-    from jaxsink.sampling.recommend import sampler_for
     from jaxsink.tasks import exam
 
     def chosen(total: int) -> list[int]:
@@ -221,7 +234,7 @@ def choose_exam(args: argparse.Namespace, config: ModelConfig) -> Exam:
     setting = get_setting(args.setting)
     tokenizer = own_tokenizer(args.model)
     examples, train = benchmark_questions(setting, args.data_file, args.train_file, args.data_dir)
-    asked = [examples[place] for place in chosen(len(examples))]
+    asked = [examples[number] for number in chosen(len(examples))]
     return exam.benchmark_exam(setting, asked, tokenizer, config, train, args.allow_code_execution)
 
 
@@ -240,7 +253,7 @@ def stored_dtype(model: str) -> str:
     """Of a checkpoint's weights."""
     from jaxsink.checkpoints.load import describe_foreign
     from jaxsink.checkpoints.storage import MANIFEST, Reader
-    from jaxsink.zoo.weights import resolve
+    from jaxsink.zoo.resolve import resolve
 
     path = resolve(model)
     return Reader(path).dtype if (path / MANIFEST).is_file() else describe_foreign(path)[1] or "float32"

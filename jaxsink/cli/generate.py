@@ -107,11 +107,11 @@ class Job:
 
     @property
     def length(self) -> int:
-        return len(self.ids) + self.sampler.length
+        return len(self.ids) + self.sampler.response_length
 
     @property
     def is_autoregressive(self) -> bool:
-        return type(self.sampler).__name__ == "ARSampler"
+        return self.sampler.is_autoregressive
 
 
 def run(args: argparse.Namespace) -> int:
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     shared.enable_compilation_cache(not args.no_compile_cache)
     job = prepare(args)
     begin = time.perf_counter()
-    model = load(job.found.place, args.dtype, **reading_options(args))
+    model = load(job.found.path, args.dtype, **reading_options(args))
     loading = time.perf_counter() - begin
     gen, seconds = execute(job, model, args, console if watched else None)
     result = describe(job, model, gen, args)
@@ -150,22 +150,21 @@ def prepare(args: argparse.Namespace) -> Job:
     """Check everything that can be checked, so that a mistake costs no time."""
     from jaxsink.cli.shared import Found, RecordFile, Shape
     from jaxsink.nn.attention import choose_backend
-    from jaxsink.sampling.generate import prepare as check_ids
+    from jaxsink.sampling.inputs import pad_prompts
 
     found = Found.at(args.model, **reading_options(args))
     config = found.config
     sampler = make_sampler(args, config, found.sampler)
     choose_backend(args.backend, 1, 1)
     tokenizer, template, ids = encode(args, found)
-    check_ids([ids], None, config, None)
+    pad_prompts(config, [ids], None, None)
     masks = [n for n, token in enumerate(ids) if config.is_diffusion and token == config.mask_id]
-    is_ar = type(sampler).__name__ == "ARSampler"
-    total = sampler.length if is_ar else sampler.total_steps(len(masks) + sampler.length)
-    length, target = len(ids) + sampler.length, None
+    total = sampler.total_steps(len(masks) + sampler.response_length)
+    length, target = len(ids) + sampler.response_length, None
     if length > config.max_positions:
         note(f"prompt and response have {length} tokens, and the model was made for {config.max_positions}.")
     if args.record is not None:
-        shape = Shape(config, total, 1 if is_ar else length, length)
+        shape = Shape(config, total, 1 if sampler.is_autoregressive else length, length)
         target = RecordFile.plan(args.record, args.record_what or "received", args.every or 1, shape, args.overwrite)
         if target.warning:
             note(target.warning)
@@ -276,9 +275,9 @@ def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[s
     tokens, committed_at = gen.tokens[0, skip:][:stop].tolist(), gen.committed_at[0, skip:][:stop].tolist()
     text = None
     if job.tokenizer is not None:
-        written = tokens[len(job.ids) :]
-        end = len(written) if args.stop_at_eos is False else first_end(written, job.found.config)
-        text = job.tokenizer.decode(tokens[job.start : len(job.ids)] + written[:end])
+        response = tokens[len(job.ids) :]
+        end = len(response) if args.stop_at_eos is False else first_end(response, job.found.config)
+        text = job.tokenizer.decode(tokens[job.start : len(job.ids)] + response[:end])
     return {
         "text": text,
         "empty": why_empty(tokens[job.start :], end_ids(job.found.config)) if text == "" else None,
@@ -291,7 +290,7 @@ def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[s
         "sampler": {"name": type(job.sampler).__name__, **asdict(job.sampler)},
         "approximate": gen.approximate,
         "seed": args.seed,
-        "model": str(job.found.place),
+        "model": str(job.found.path),
         "family": job.found.config.family,
         "dtype": weights_dtype(model),
         "backend": choose_backend(args.backend, gen.tokens.shape[1], gen.tokens.shape[1]),

@@ -56,7 +56,7 @@ class Pieces:
 
 
 class Canvas:
-    """Turns the state of a run into lines for a screen of a given size: the prompt, and below it what is being written.
+    """Turns the state of a run into lines for a screen of a given size: the prompt, and below it the response so far.
 
     first, start: positions of the first token that is shown, and of the first that is to be filled. inline: gaps inside a
     text are filled, which stays one text.
@@ -79,7 +79,7 @@ class Canvas:
     def text(
         self, tokens: np.ndarray, committed: np.ndarray, fresh: np.ndarray, sinks: np.ndarray | None = None
     ) -> Text:
-        """int[S] and bool[S] of one row as styled text; masks as blocks, about as wide as the words to come.
+        """int[S] and bool[S] of one sequence as styled text; masks as blocks, about as wide as the words to come.
 
         sinks: f32[S], in which share of all heads a position is a sink.
         """
@@ -91,7 +91,7 @@ class Canvas:
         for index in range(self.first, len(tokens)):
             token, is_new = int(tokens[index]), committed[index] >= 0
             if not is_new and self.mask_id is None and index >= self.start:
-                break  # not written yet
+                break  # not there yet
             if not is_new and token == self.mask_id:
                 text, style = block, MASK
             else:
@@ -172,7 +172,7 @@ class Display:
         self._first_seen[(self._committed >= 0) & np.isinf(self._first_seen)] = now
         if isinstance(record, dict) and LIVE in record:
             share = np.asarray(record[LIVE])[-1, :, 0].mean(axis=0)
-            self._sinks = share if share.any() else self._sinks  # none: the row has ended
+            self._sinks = share if share.any() else self._sinks  # none: the sequence has ended
         done = int((self._committed >= 0).sum())
         self.task.update(step, "writing", self.detail(done))
         if now - self._drawn >= FRAME or step >= self.total:

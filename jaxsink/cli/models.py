@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from jaxsink.nn.config import ModelConfig
-    from jaxsink.sampling.recommend import AnySampler
+    from jaxsink.sampling.base import Sampler
 
 EXAMPLES = """examples:
   jaxsink models                          built-in models, published ones, and evaluation settings
@@ -62,9 +62,10 @@ def run(args: argparse.Namespace) -> int:
 def list_models() -> dict[str, dict[str, dict[str, Any]]]:
     """{"built-in", "published", "settings"}: by name, ready for JSON."""
     from jaxsink.evals.settings import SETTINGS
-    from jaxsink.sampling.recommend import recommended, to_dict
+    from jaxsink.sampling.registry import to_dict
     from jaxsink.zoo.builtin import BUILTIN
     from jaxsink.zoo.presets import HUB_IDS, PRESETS
+    from jaxsink.zoo.recommend import recommended
 
     builtin = {name: facts_of(known.config, known.sampler) for name, known in BUILTIN.items()}
     published = {
@@ -84,8 +85,8 @@ def list_models() -> dict[str, dict[str, dict[str, Any]]]:
     return {"built-in": builtin, "published": published, "settings": settings}
 
 
-def facts_of(config: ModelConfig, sampler: AnySampler) -> dict[str, Any]:
-    from jaxsink.sampling.recommend import to_dict
+def facts_of(config: ModelConfig, sampler: Sampler) -> dict[str, Any]:
+    from jaxsink.sampling.registry import to_dict
 
     return {
         "family": config.family,
@@ -139,7 +140,7 @@ def table_of(title: str, listed: dict[str, dict[str, Any]]) -> Table:
 
 
 def middle_of(facts: dict[str, Any]) -> tuple[str, ...]:
-    """What stands between a name and its sampler."""
+    """The columns between a name and its sampler."""
     if "benchmark" in facts:
         return (facts["model"],)
     count = facts["parameters"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Mesh = tuple[int, int]  # (data, model)
 
 EXAMPLES = """examples:
-  jaxsink plan llada-8b-instruct --tpu v5e:2x4                     Table 1: which mesh and rows, hours and cost
+  jaxsink plan llada-8b-instruct --tpu v5e:2x4                     Table 1: which mesh and batch, hours and cost
   jaxsink plan llada-8b-instruct --tpu v5e:2x4 v6e:2x4             several slices side by side
   jaxsink plan llada-8b-instruct --tpu v5e:2x4 --setting llada-8b-instruct/gsm8k/study --rows 32 --mesh 8x1 --no-search
   jaxsink plan dream-7b-instruct --tpu v5e:2x4 --prompt 256 --gen 256 --batch 16 --record received --every 4
@@ -34,7 +34,7 @@ EXAMPLES = """examples:
 Without options of a single run, the evaluations of the model that Table 1 has are planned (or those of --setting): their
 own batches, ten conditions, in the shapes that `jaxsink evaluate` uses. --batch, --prompt, --gen and the like plan one run.
 
-The program is compiled for the slice with shapes in the place of weights: nothing is allocated or run, and no TPU is needed,
+The program is compiled for the slice with shapes instead of weights: nothing is allocated or run, and no TPU is needed,
 only its compiler (extra `tpu`). Slices: v5e:1x1 2x2 2x4 4x4 …, v6e:1x1 2x2 2x4 …, v4:2x2x1 …, v5p:2x2x1 …,
 tpu7x:2x2x1 …. Times are the compiler's estimates; collectives, kernels and sorts, for which it gives none, are ours.
 """
@@ -45,7 +45,7 @@ def add_parser(commands: Commands) -> None:
         "plan",
         help="memory, time and cost of a run on TPU slices, without a TPU",
         description="Compile evaluations, or a single run of the sampler, for TPU slices, and say what fits, what fills the "
-        "memory of each device, the cheapest mesh and rows or the largest batch, the estimated time of a step against the "
+        "memory of each device, the cheapest mesh and batch or the largest batch, the estimated time of a step against the "
         "chip's roofline, and what Table 1 would take and cost.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -64,7 +64,9 @@ def add_parser(commands: Commands) -> None:
     )
     exam = parser.add_argument_group("evaluations")
     exam.add_argument("--setting", metavar="NAME", nargs="+", help="such as llada-8b-instruct/gsm8k/study")
-    exam.add_argument("--rows", metavar="N", type=positive, help="the most rows of a batch (default: the cheapest)")
+    exam.add_argument(
+        "--rows", metavar="N", type=positive, help="the most sequences of a batch (default: the cheapest)"
+    )
     exam.add_argument(
         "--data-file", metavar="FILE", help="the benchmark's file, to count its prompts with the model's own tokenizer"
     )
@@ -89,7 +91,9 @@ class Default(int):
 
 
 def add_run_options(group: Any) -> None:
-    group.add_argument("--batch", metavar="N", type=positive, default=Default(16), help="rows (default: %(default)s)")
+    group.add_argument(
+        "--batch", metavar="N", type=positive, default=Default(16), help="sequences (default: %(default)s)"
+    )
     group.add_argument(
         "--prompt", metavar="N", type=positive, default=Default(256), help="tokens (default: %(default)s)"
     )
@@ -181,7 +185,7 @@ def find_settings(names: list[str] | None, model: str, config: ModelConfig) -> l
     """Those that were named; else those of Table 1 for the model of that name, or of the same kind and vocabulary."""
     from jaxsink.evals.settings import SETTINGS, get_setting
     from jaxsink.zoo.presets import PRESETS
-    from jaxsink.zoo.weights import NAMES
+    from jaxsink.zoo.resolve import NAMES
 
     if names is not None:
         return [get_setting(name) for name in dict.fromkeys(names)]
@@ -214,10 +218,16 @@ def make_job(args: argparse.Namespace, config: ModelConfig) -> Job:
     from jaxsink.sinks.mask import MaskSinks
 
     job = Job(
-        config, make_sampler(args, config), args.batch, args.prompt, every=args.every, dtype=args.dtype,
-        backend=args.backend, unrolled=args.unrolled,
+        config,
+        make_sampler(args, config),
+        args.batch,
+        args.prompt,
+        every=args.every,
+        dtype=args.dtype,
+        backend=args.backend,
+        unrolled=args.unrolled,
         intervene=None if args.mask is None else MaskSinks(args.mask),
-    )  # fmt: skip
+    )
     if config.positions == "learned" and job.length > config.max_positions:
         raise JaxsinkError(f"{job.length} tokens are more than the {config.max_positions} this model has learned.")
     wanted = "top" if args.record is None else args.record

@@ -49,7 +49,7 @@ def evaluation_facts(plan: EvaluationPlan) -> dict[str, str]:
     largest, busiest = plan.largest.job, plan.busiest.job
     return {
         "mesh (data x model)": "{} x {}".format(*plan.mesh),
-        "rows of a batch, at most": str(plan.rows),
+        "sequences of a batch, at most": str(plan.rows),
         "largest batch": f"{largest.batch} x ({largest.prompt} + {largest.response})",
         "fits": "yes" if plan.fits else "NO",
         "GiB per device": f"{gib(plan.largest.needed)} of {gib(plan.topology.chip.hbm)}",

@@ -18,7 +18,7 @@ NO_TPU = ("0x001f", "0x0042")  # Google's disks and network cards
 
 
 def use_cpu_if_alone() -> None:
-    """Set JAX_PLATFORMS=cpu where nothing else can run; what the user has set stands."""
+    """Set JAX_PLATFORMS=cpu where nothing else can run; what the user has set stays."""
     named = [name for name in os.environ if name.startswith(("JAX_PLATFORM", "JAX_FORCE_TPU", "TPU_"))]
     decided = "jax" in sys.modules or set(named) - SET_BY_JAX
     if not decided and find_spec("libtpu") is not None and not has_accelerator():

@@ -10,21 +10,32 @@ from jaxsink.errors import JaxsinkError
 
 if TYPE_CHECKING:
     from jaxsink.nn.config import ModelConfig
+    from jaxsink.sampling.base import Sampler
 
 # Options of the command line, and what each sampler calls them.
 _FILTERS = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
 SAMPLERS: dict[str, dict[str, str]] = {
     "LLaDASampler": {
-        "steps": "steps", "block": "block_length", "temperature": "temperature", "cfg": "cfg_scale",
-        "remasking": "remasking", "threshold": "threshold", "stop_at_eos": "stop_at_eos", "cache": "cache",
-        "logits_eos_inf": "logits_eos_inf", "confidence_eos_eot_inf": "confidence_eos_eot_inf",
+        "steps": "steps",
+        "block": "block_length",
+        "temperature": "temperature",
+        "cfg": "cfg_scale",
+        "remasking": "remasking",
+        "threshold": "threshold",
+        "stop_at_eos": "stop_at_eos",
+        "cache": "cache",
+        "logits_eos_inf": "logits_eos_inf",
+        "confidence_eos_eot_inf": "confidence_eos_eot_inf",
     },
     "DreamSampler": {"steps": "steps", "alg": "alg", "alg_temp": "alg_temp", **_FILTERS},
     "SDARSampler": {
-        "steps_per_block": "steps_per_block", "threshold": "threshold", "stop_at_eos": "stop_at_eos", **_FILTERS,
+        "steps_per_block": "steps_per_block",
+        "threshold": "threshold",
+        "stop_at_eos": "stop_at_eos",
+        **_FILTERS,
     },
     "ARSampler": {"stop_at_eos": "stop_at_eos", "whole_map": "whole_map", **_FILTERS},
-}  # fmt: skip
+}
 SAMPLER_OPTIONS = tuple(dict.fromkeys(option for table in SAMPLERS.values() for option in table))
 
 
@@ -32,9 +43,13 @@ def add_sampler_options(group: Any, length: str = "--tokens", default: int | Non
     """All default to None but, where a default is given, the length: what is not set stays as the model recommends."""
     switch, flag = argparse.BooleanOptionalAction, "store_const"
     group.add_argument(
-        length, dest="tokens", metavar="N", type=positive, default=default,
+        length,
+        dest="tokens",
+        metavar="N",
+        type=positive,
+        default=default,
         help=f"length of the response (default: {default or 'as the model recommends, like all that follows'})",
-    )  # fmt: skip
+    )
     group.add_argument(
         "--steps", metavar="N", type=positive, help="LLaDA, Dream: steps in all (default: by the length)"
     )
@@ -55,10 +70,12 @@ def add_sampler_options(group: Any, length: str = "--tokens", default: int | Non
     )
     group.add_argument("--alg-temp", metavar="X", type=float, help="Dream: randomness of the order")
     group.add_argument("--cache", choices=("prefix", "dual"), help="LLaDA: approximate, faster (Fast-dLLM)")
-    group.add_argument("--stop-at-eos", action=switch, help="LLaDA, SDAR, AR: end a row at its end token")
+    group.add_argument("--stop-at-eos", action=switch, help="LLaDA, SDAR, AR: end a sequence at its end token")
     group.add_argument("--logits-eos-inf", action=flag, const=True, help="LLaDA: never choose the end token")
     group.add_argument("--confidence-eos-eot-inf", action=flag, const=True, help="LLaDA: commit end tokens last")
-    group.add_argument("--whole-map", action=flag, const=True, help="AR: record all rows so far, not the last alone")
+    group.add_argument(
+        "--whole-map", action=flag, const=True, help="AR: record all queries so far, not the newest alone"
+    )
 
 
 def positive(text: str) -> int:
@@ -71,9 +88,9 @@ def positive(text: str) -> int:
     return value
 
 
-def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Any = None) -> Any:
-    """The recommended sampler `base`, or the family's usual one, with the fields that were given in its place."""
-    from jaxsink.sampling.recommend import family_sampler, with_length
+def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Sampler | None = None) -> Any:
+    """The recommended sampler `base`, or the family's usual one, with the given fields replaced."""
+    from jaxsink.sampling.registry import family_sampler
 
     base = base or family_sampler(config)
     known = SAMPLERS[type(base).__name__]
@@ -82,11 +99,12 @@ def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Any = None
         if key not in known:
             options = ", ".join(map(option, known))
             raise JaxsinkError(f"{option(key)} is not for a {config.family} model: its sampler has {options}.")
-    sampler = base if args.tokens is None else with_length(base, args.tokens)
-    if type(base).__name__ == "LLaDASampler":
+    sampler = base if args.tokens is None else base.with_length(args.tokens)
+    if "block" in known:
         sampler = with_blocks(args, sampler)
-    sampler = replace(sampler, **{known[key]: value for key, value in given.items()})
-    if type(base).__name__ == "ARSampler" and not sampler.temperature and (sampler.top_p or sampler.top_k) is not None:
+    sampler = sampler.with_settings({known[key]: value for key, value in given.items()})
+    temperature, *filters = (getattr(sampler, name, None) for name in ("temperature", "top_p", "top_k"))
+    if sampler.is_autoregressive and not temperature and any(value is not None for value in filters):
         raise JaxsinkError("--top-p and --top-k choose among tokens to draw from, and need a --temperature above 0.")
     sampler.check(config)
     return sampler

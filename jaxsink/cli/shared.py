@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.checkpoints.load import describe_place
+from jaxsink.checkpoints.load import describe_checkpoint
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.origin import Origin
@@ -25,10 +25,10 @@ from jaxsink.recording import recorders
 from jaxsink.recording import reductions as reduce
 from jaxsink.runs.progress import human_bytes
 from jaxsink.sampling.generation import end_ids
-from jaxsink.sampling.recommend import recommended
 from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.zoo.names import no_such_model
-from jaxsink.zoo.weights import resolve
+from jaxsink.zoo.recommend import recommended
+from jaxsink.zoo.resolve import resolve
 
 VARIABLE = "JAXSINK_COMPILE_CACHE"
 OFF = ("", "0", "no", "off", "false")
@@ -40,8 +40,8 @@ TALKS = {"instruct", "chat", "it", "sft", "dpo", "rl", "mixcot"}  # what names o
 def enable_compilation_cache(wanted: bool = True) -> Path | None:
     """Keep compiled programs on the disk, so that the next run with the same shapes starts at once.
 
-    The place is $JAXSINK_COMPILE_CACHE ("off" for none), else jaxsink/xla in $XDG_CACHE_HOME or ~/.cache. JAX's own
-    setting (JAX_COMPILATION_CACHE_DIR) goes first. A place that cannot be written to means no cache, not an error.
+    The directory is $JAXSINK_COMPILE_CACHE ("off" for none), else jaxsink/xla in $XDG_CACHE_HOME or ~/.cache. JAX's own
+    setting (JAX_COMPILATION_CACHE_DIR) goes first. A directory that cannot be written to means no cache, not an error.
     Returns the directory in use, or None.
     """
     if not wanted:
@@ -50,12 +50,12 @@ def enable_compilation_cache(wanted: bool = True) -> Path | None:
     present = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     if present:
         return Path(present)
-    place = cache_directory()
-    if place is None or not is_writable(place):
+    folder = cache_directory()
+    if folder is None or not is_writable(folder):
         return None
-    jax.config.update("jax_compilation_cache_dir", str(place))
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
-    return place
+    return folder
 
 
 def cache_directory() -> Path | None:
@@ -121,16 +121,16 @@ class CompileClock:
 class Found:
     """A checkpoint as far as it is known without its weights."""
 
-    place: Path
+    path: Path
     config: ModelConfig
     origin: Origin
 
     @classmethod
     def at(cls, model: str, mask_id: int | None = None, ignore_settings: Sequence[str] = ()) -> Found:
-        place = resolve(model)
-        if not place.exists():
+        path = resolve(model)
+        if not path.exists():
             raise no_such_model(model)
-        return cls(place, *describe_place(place, mask_id, ignore_settings))
+        return cls(path, *describe_checkpoint(path, mask_id, ignore_settings))
 
     @property
     def sampler(self) -> Any:
@@ -139,7 +139,7 @@ class Found:
 
     def tokenizer(self) -> Tokenizer:
         try:
-            return Tokenizer.load(self.place, self.config.family)
+            return Tokenizer.load(self.path, self.config.family)
         except JaxsinkError as error:
             raise JaxsinkError(f"{str(error).rstrip('.')}, or give token ids with --ids.") from error
 
@@ -152,7 +152,7 @@ class Found:
 
 
 def read_prompt(text: str) -> str:
-    """The text itself; "-" stands for stdin, without the line break at its end."""
+    """The text itself; "-" means stdin, without the line break at its end."""
     if text != "-":
         return text
     try:
@@ -171,7 +171,7 @@ def parse_ids(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes that say how large a record is; queries: rows of attention per step."""
+    """The sizes that say how large a record is; queries: per step."""
 
     config: ModelConfig
     steps: int
@@ -228,16 +228,16 @@ class RecordFile:
     def plan(cls, path: str, what: str, every: int, shape: Shape, overwrite: bool) -> RecordFile:
         """Everything that can go wrong is found now, not after the run."""
         names = record_names("--record-what", what)
-        place = local(path, "--record")
-        if not place.parent.is_dir():
-            raise JaxsinkError(f"--record: the directory {place.parent} does not exist; create it first.")
-        if place.is_dir() or not os.access(place.parent, os.W_OK):
-            raise JaxsinkError(f"--record: {place} cannot be written as a file; choose another place.")
-        if os.path.lexists(place) and not overwrite:
-            raise JaxsinkError(f"--record: {place} exists already; choose another name, or add --overwrite.")
+        target = local(path, "--record")
+        if not target.parent.is_dir():
+            raise JaxsinkError(f"--record: the directory {target.parent} does not exist; create it first.")
+        if target.is_dir() or not os.access(target.parent, os.W_OK):
+            raise JaxsinkError(f"--record: {target} cannot be written as a file; choose another name.")
+        if os.path.lexists(target) and not overwrite:
+            raise JaxsinkError(f"--record: {target} exists already; choose another name, or add --overwrite.")
         step_bytes = 4 * shape.config.layers * sum(WHAT[name][1](shape) for name in dict.fromkeys(names))
         made = {name: WHAT[name][0](shape) for name in names}
-        return cls(place, made, every, step_bytes, step_bytes * -(-shape.steps // every))
+        return cls(target, made, every, step_bytes, step_bytes * -(-shape.steps // every))
 
     @property
     def warning(self) -> str | None:
@@ -255,7 +255,7 @@ class RecordFile:
         from jaxsink.reporting.generations import token_texts
 
         arrays = {name: np.asarray(getattr(gen, name)) for name in GENERATION}
-        arrays["token_texts"] = np.array([token_texts(tokenizer, row) for row in arrays["tokens"]])
+        arrays["token_texts"] = np.array([token_texts(tokenizer, ids) for ids in arrays["tokens"]])
         for path, leaf in jax.tree_util.tree_flatten_with_path(gen.record)[0]:
             arrays[".".join(str(key.key) for key in path)] = np.asarray(leaf)
         arrays["settings"] = np.array(json.dumps(settings))
@@ -272,6 +272,6 @@ class RecordFile:
 
 
 def first_end(ids: Sequence[int], config: ModelConfig) -> int:
-    """How many ids stand before the first end token."""
+    """How many ids come before the first end token."""
     ends = end_ids(config)
     return next((n for n, token in enumerate(ids) if token in ends), len(ids))

@@ -47,10 +47,11 @@ def print_perplexities(console: Console, results: Mapping[str, Any]) -> None:
         plain = tests.get((condition, PLAIN))
         control = tests.get((condition, label(parts(condition)[0], "random")))
         table.add_row(
-            condition, "{perplexity:.2f} ({low:.2f}–{high:.2f})".format(**line),
+            condition,
+            "{perplexity:.2f} ({low:.2f}–{high:.2f})".format(**line),
             "{difference:+.2f} ({low:+.2f}…{high:+.2f})".format(**plain) if plain else "",
             *(number(test["p"]) if test else "" for test in (plain, control)),
-        )  # fmt: skip
+        )
     console.print(table)
 
 

@@ -13,7 +13,7 @@ from jaxsink.checkpoints.gcs import local
 from jaxsink.cli.main import Commands
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.progress import Task, stage
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +27,12 @@ EXAMPLES = """examples:
   jaxsink train mini-llada --out runs/mini-llada --devices 2
   jaxsink train mini-llada --out runs/short --steps 500 --seed 1 --json
 
-Running the same command again continues the run, whatever ended it, and gives the same weights as a run in one go.
+Running the same command again continues the run, whatever ended it, and gives the same weights as an uninterrupted run.
 """
-OPTIONS = ("steps", "batch", "learning_rate", "warmup", "decay", "clip", "seed", "dtype", "predict", "noise", "ramp",
-           "opening", "init", "checkpoints")  # fmt: skip
+OPTIONS = (
+    *("steps", "batch", "learning_rate", "warmup", "decay", "clip", "seed", "dtype"),
+    *("predict", "noise", "ramp", "opening", "init", "checkpoints"),
+)
 
 
 def add_parser(commands: Commands) -> None:
@@ -56,7 +58,7 @@ def add_parser(commands: Commands) -> None:
     how.add_argument(
         "--predict",
         choices=("response", "mixed", "all"),
-        help="learn the answers only, in one row of four the questions too, or in all",
+        help="learn the answers only, in one sequence of four the questions too, or in all",
     )
     how.add_argument("--noise", choices=("count", "bernoulli"), help="how masks are drawn (diffusion)")
     how.add_argument("--ramp", type=float, metavar="PART", help="part of the run over which more and more is masked")

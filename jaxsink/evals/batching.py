@@ -18,7 +18,7 @@ def buckets(items: Iterable[Item], shape_of: Callable[[Item], Any]) -> list[tupl
 
 
 def batch_size(count: int, rows: int, share: int) -> int:
-    """Rows of the batches of a bucket with `count` items: at most about `rows`, and a multiple of `share`."""
+    """Sequences in each batch of a bucket with `count` items: at most about `rows`, and a multiple of `share`."""
     return min(max(1, rows // share), -(-count // share)) * share
 
 

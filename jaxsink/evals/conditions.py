@@ -21,7 +21,7 @@ RankOn = Literal["masked", "clean"]
 def conditions(
     counts: Iterable[int], selections: Iterable[str], rank_on: RankOn = "masked"
 ) -> dict[str, MaskSinks | None]:
-    """Every K with every selection, in order of K; K = 0 hides nothing, so there is one of it."""
+    """Every K with every selection, in order of K; K = 0 hides nothing, so it occurs once."""
     wanted, selected = sorted(set(counts)), list(dict.fromkeys(selections))
     unknown = [name for name in selected if name not in SELECTIONS]
     if unknown:
@@ -62,6 +62,6 @@ def comparisons(labels: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def intervention(wanted: Conditions) -> Turns | None:
-    """One `intervene` for a batch whose rows follow the conditions in turns; None if there is nothing to hide."""
+    """One `intervene` for a batch whose sequences follow the conditions in turns; None if there is nothing to drop."""
     policies = tuple(wanted.values())
     return None if policies == (None,) else Turns(policies)

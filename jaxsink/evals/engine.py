@@ -6,7 +6,7 @@
 
 Questions are sorted into buckets by the length of their prompt (see jaxsink.evals.layout). A bucket's batches all have the
 same shape, so each bucket compiles once; a batch that is short is filled up with repeats, which are thrown away. A
-sequence is one question under one condition, and a batch takes as many as it has rows, so the conditions of a question may
+sequence is one question under one condition, and a batch takes as many as fit, so the conditions of a question may
 lie on several devices or in two batches. A question's seed is its own, so neither the batch, nor the number of devices, nor
 an interruption changes its answer.
 """
@@ -38,7 +38,7 @@ from jaxsink.nn.transformer import Model
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.runs.progress import progress
 from jaxsink.runs.stopping import IsStopped, StoppedError, never
-from jaxsink.sampling.execution import copied
+from jaxsink.sampling.execution import replicate
 from jaxsink.sampling.generate import generate
 from jaxsink.sampling.generation import Generation
 from jaxsink.tasks.exam import Exam, Question
@@ -51,8 +51,8 @@ Asked = tuple[Question, str]  # a question, and the label of the condition under
 class Evaluation:
     """A model, what it is asked under which conditions, and where the results go.
 
-    eps: of Eq. 3, for the sinks that are counted along; None counts none. rows: the most that a batch may have over all
-    devices. devices: deal rows out by pmap; a model on a mesh uses that instead. shard: (2, 4) is the second of four
+    eps: of Eq. 3, for the sinks that are counted; None counts none. rows: the most sequences of a batch, over all
+    devices. devices: split the batch by pmap; a model on a mesh uses that instead. shard: (2, 4) is the second of four
     processes, which does every fourth question. Rows, devices and shard may change from run to run.
     """
 
@@ -71,7 +71,7 @@ class Evaluation:
         if not 1 <= number <= count:
             raise JaxsinkError(f"shard {number}/{count} does not exist; shards are counted from 1 to their number.")
         if self.rows < 1:
-            raise JaxsinkError(f"a batch needs at least one row, not {self.rows}.")
+            raise JaxsinkError(f"a batch needs at least one sequence, not {self.rows}.")
         batch_rows(1, self.rows, self.share)
 
     @cached_property
@@ -82,14 +82,14 @@ class Evaluation:
 
     @cached_property
     def used_devices(self) -> Sequence[Any] | None:
-        """No more than there are rows for."""
+        """No more than there are sequences for."""
         return None if self.devices is None else self.devices[: self.rows]
 
     @cached_property
     def placed(self) -> Model:
         """The model where and as the batches need it, put there once for all of them."""
         if self.used_devices is not None:
-            return copied(self.model, self.used_devices)
+            return replicate(self.model, self.used_devices)
         on_cpu = jax.default_backend() == "cpu" and mesh_of(self.model) is None
         return self.model.unrolled() if on_cpu else self.model
 
@@ -118,14 +118,14 @@ def evaluate(run: Evaluation, is_stopped: IsStopped = never) -> None:
     ):
         done = set(read_results(run.folder))
         left = list(batches(run, done))
-        cost, turns = run.exam.sampler.length, len(run.conditions)
+        cost, turns = run.exam.sampler.response_length, len(run.conditions)
         start, asked, total = time.monotonic(), 0.0, sum(len(batch.asked) for batch in left) / turns
         with progress([(batch.width + cost) * len(batch.filled) for batch in left]) as (begin, end):
             for batch in left:
                 begun = time.monotonic()
                 rate = f", {asked / (begun - start):.3g} questions/s" if asked else ""
-                rows = f"{len(batch.filled)} rows of {batch.width} + {cost} tokens"
-                begin(f"{asked:.4g} of {total:.4g} questions{rate}, {rows}")
+                size = f"{len(batch.filled)} sequences of {batch.width} + {cost} tokens"
+                begin(f"{asked:.4g} of {total:.4g} questions{rate}, {size}")
                 tokens = ask(run, batch, results, is_stopped)
                 seconds = round(time.monotonic() - begun, 3)
                 questions = len(batch.asked) / turns
@@ -144,45 +144,45 @@ def batches(run: Evaluation, done: set[Key]) -> Iterator[Batch]:
     for width, together in buckets(questions, lambda question: round_up(len(question.prompt), run.exam.bucket)):
         rows = batch_rows(len(together) * len(run.conditions), run.rows, run.share)
         left = [(q, label) for q in together for label in run.conditions if (q.index, label) not in done]
-        for place, (filled, real) in enumerate(full_batches(left, rows)):
-            yield Batch(width, tuple(filled), tuple(filled[:real]), place == 0)
+        for number, (filled, real) in enumerate(full_batches(left, rows)):
+            yield Batch(width, tuple(filled), tuple(filled[:real]), number == 0)
 
 
 def ask(run: Evaluation, batch: Batch, results: LineFile, is_stopped: IsStopped) -> int:
-    """Generate, grade and keep one batch; the number of tokens that were written."""
+    """Generate, grade and keep one batch; the number of tokens that it committed."""
     out = answers(run, batch, is_stopped)
     if run.exam.gold:
         return keep_likelihoods(batch, results, out)
     texts = decoded(np.asarray(out.response), run)
-    steps, written = np.asarray(out.steps), np.asarray(out.committed_at) >= 0
+    steps, committed = np.asarray(out.steps), np.asarray(out.committed_at) >= 0
     counter = None if run.eps is None else SinkCounter.of(out, run.config.mask_id, run.config.heads)
     with graded(batch.asked, texts) as scores:
-        for rows in by_question(batch):
-            if is_stopped() and not all(scores[row].done() for row in rows):
+        for numbers in by_question(batch):
+            if is_stopped() and not all(scores[number].done() for number in numbers):
                 raise StoppedError
             lines = []
-            for row in rows:
-                question, label = batch.asked[row]
-                line = result(question, label, texts[row], scores[row].result(), int(steps[row]))
-                lines.append(line if counter is None else {**line, "sinks": counter.row(row)})
+            for number in numbers:
+                question, label = batch.asked[number]
+                line = result(question, label, texts[number], scores[number].result(), int(steps[number]))
+                lines.append(line if counter is None else {**line, "sinks": counter.sequence(number)})
             results.append(lines)
-    return int(written[: len(batch.asked)].sum())
+    return int(committed[: len(batch.asked)].sum())
 
 
 def by_question(batch: Batch) -> Iterator[list[int]]:
-    """The rows of each question, which stand side by side."""
-    for _, rows in groupby(range(len(batch.asked)), key=lambda row: batch.asked[row][0].index):
-        yield list(rows)
+    """The sequences of each question, which lie side by side."""
+    for _, numbers in groupby(range(len(batch.asked)), key=lambda number: batch.asked[number][0].index):
+        yield list(numbers)
 
 
 def keep_likelihoods(batch: Batch, results: LineFile, out: Generation) -> int:
     """Keep how likely the published answers of one batch were; the number of their tokens."""
     log_prob = np.asarray(out.log_prob, np.float64)[:, out.prompt_length :]
-    for rows in by_question(batch):
+    for numbers in by_question(batch):
         lines = []
-        for row in rows:
-            question, label = batch.asked[row]
-            total = float(log_prob[row, : len(question.gold)].sum())
+        for number in numbers:
+            question, label = batch.asked[number]
+            total = float(log_prob[number, : len(question.gold)].sum())
             fixed = {"index": question.index, "task_id": question.task_id, "condition": label}
             lines.append({**fixed, "log_prob": total, "tokens": len(question.gold)})
         results.append(lines)
@@ -190,7 +190,7 @@ def keep_likelihoods(batch: Batch, results: LineFile, out: Generation) -> int:
 
 
 def answers(run: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
-    """The whole batch, the rows that fill it up included."""
+    """The whole batch, padding sequences included."""
     asked = [question for question, _ in batch.filled]
     numbers = {label: number for number, label in enumerate(run.conditions)}
 
@@ -220,7 +220,7 @@ def decoded(response: np.ndarray, run: Evaluation) -> list[str]:
     """The texts of i32[B,gen], each up to its first end token."""
     ends = np.isin(response, [token for token in (*run.config.eos_ids, run.config.eot_id) if token is not None])
     stop = np.where(ends.any(axis=1), ends.argmax(axis=1), response.shape[1])
-    return [run.exam.tokenizer.decode(row[:length]) for row, length in zip(response, stop, strict=True)]
+    return [run.exam.tokenizer.decode(ids[:length]) for ids, length in zip(response, stop, strict=True)]
 
 
 class graded:  # noqa: N801 - reads as what it gives

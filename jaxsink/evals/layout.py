@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import round_up
-from jaxsink.nn.config import ModelConfig
 
 BUCKET = 64  # prompts are padded to a multiple of this
 ROWS = 80  # of a batch, where nothing is known of the memory
@@ -25,7 +23,7 @@ STREAM = 16  # steps of which a device holds records; also those between two loo
 
 @dataclass(frozen=True)
 class Bucket:
-    """Sequences whose prompts are padded to the same length. rows: of each batch, those that fill it up included."""
+    """Sequences whose prompts are padded to the same length. rows: sequences of each batch, padding included."""
 
     prompt: int
     response: int
@@ -57,16 +55,11 @@ def layout(
 
 
 def batch_rows(sequences: int, rows: int, share: int) -> int:
-    """Rows of each batch: at most `rows`, a multiple of `share`, and no more than evenly filled batches need."""
+    """Sequences of each batch: at most `rows`, a multiple of `share`, and no more than evenly filled batches need."""
     if rows < share:
         raise JaxsinkError(
-            f"at most {rows} rows cannot be shared by the {share} parts of the mesh's data axis; give --rows of at least "
-            f"{share}, or a mesh that cuts the batch into fewer parts."
+            f"at most {rows} sequences cannot be shared by the {share} parts of the mesh's data axis; give --rows of at "
+            f"least {share}, or a mesh that cuts the batch into fewer parts."
         )
     batches = -(-sequences // (rows // share * share))
     return round_up(-(-sequences // max(1, batches)), share)
-
-
-def response_length(sampler: Any, config: ModelConfig) -> int:
-    """Positions of a response in a padded batch; SDAR completes its last block, wherever the prompt ends."""
-    return sampler.length + ((config.block_length or 1) - 1 if hasattr(sampler, "overhang") else 0)

@@ -17,16 +17,21 @@ from jax import Array, lax
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Conditions
 from jaxsink.evals.results import write_json
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import weights_dtype
-from jaxsink.nn.transformer import Model, named_leaves
+from jaxsink.nn.transformer import Model
 from jaxsink.tasks.exam import Exam
 from jaxsink.version import __version__
 
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "tokenizers")
 FILE = "manifest.json"
 DECIDES = {  # what must be the same for a run to go on; the rest of a manifest is for the reader
-    "exam": "setting", "model": "model", "conditions": "conditions", "eps": "ε for sinks", "seed": "seed",
-}  # fmt: skip
+    "exam": "setting",
+    "model": "model",
+    "conditions": "conditions",
+    "eps": "ε for sinks",
+    "seed": "seed",
+}
 
 
 def manifest(model: Model, exam: Exam, conditions: Conditions, eps: float | None, seed: int) -> dict[str, Any]:
@@ -35,7 +40,9 @@ def manifest(model: Model, exam: Exam, conditions: Conditions, eps: float | None
     return {
         "exam": {"name": exam.name, **exam.facts, "questions": len(exam.questions), "prompts_sha256": exam.digest},
         "model": {
-            "fingerprint": fingerprint(model), "dtype": weights_dtype(model), "family": model.config.family,
+            "fingerprint": fingerprint(model),
+            "dtype": weights_dtype(model),
+            "family": model.config.family,
             "parameters": sum(leaf.size for leaf in leaves),
         },
         "conditions": {label: repr(policy) for label, policy in conditions.items()},
@@ -45,7 +52,7 @@ def manifest(model: Model, exam: Exam, conditions: Conditions, eps: float | None
         "jaxsink": __version__,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
         "device": str(jax.devices()[0].device_kind),
-    }  # fmt: skip
+    }
 
 
 def claim(folder: Path, wanted: dict[str, Any]) -> None:
@@ -87,7 +94,7 @@ def _difference(found: Any, wanted: Any) -> str:
 
 
 def fingerprint(model: Model) -> str:
-    """A hash of configuration and weights. Sums of whole numbers stand for the weights, so a large model stays on its
+    """A hash of configuration and weights. Integer sums represent the weights, so a large model stays on its
     devices, and however it is cut over them the hash is the same."""
     digest = hashlib.sha256(repr(model.config).encode())
     for name, leaf in named_leaves(model)[0]:
@@ -97,13 +104,13 @@ def fingerprint(model: Model) -> str:
 
 @jax.jit
 def _checksum(x: Array) -> Array:
-    """uint32[]: the sum of all elements' bits, each mixed with its place."""
+    """uint32[]: the sum of all elements' bits, each mixed with its index."""
     bits = lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}")).astype(jnp.uint32)
     strides = np.cumprod([1, *x.shape[:0:-1]])[::-1]
     mixed = bits
     for axis, stride in enumerate(strides[: x.ndim]):
-        place = lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-        mixed = mixed + place * jnp.uint32(int(stride) * 0x9E3779B1 % 2**32)
+        index = lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+        mixed = mixed + index * jnp.uint32(int(stride) * 0x9E3779B1 % 2**32)
     mixed = (mixed ^ (mixed >> 16)) * jnp.uint32(0x85EBCA6B)
     mixed = (mixed ^ (mixed >> 13)) * jnp.uint32(0xC2B2AE35)
     return (mixed ^ (mixed >> 16)).sum(dtype=jnp.uint32)

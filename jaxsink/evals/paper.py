@@ -30,9 +30,13 @@ TABLE2: Mapping[str, tuple[tuple[str, float], ...]] = {
     "llada-8b-instruct": (("newline", 0.368), ("mask", 0.366), (".", 0.050), ("start_header", 0.008), ("space", 0.008)),
     "dream-7b-instruct": (("mask", 0.321), ("newline", 0.090), (".", 0.046), (",", 0.044), ("endoftext", 0.040)),
     "mmada-8b-mixcot": (
-        ("newline", 0.180), ("mask", 0.166), ("end_header", 0.160), ("startoftext", 0.108), ("istant", 0.066),
+        ("newline", 0.180),
+        ("mask", 0.166),
+        ("end_header", 0.160),
+        ("startoftext", 0.108),
+        ("istant", 0.066),
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,10 @@ from typing import Any, Literal
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.paper import TABLE1
+from jaxsink.sampling.autoregressive import ARSampler
+from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.dream import DreamSampler
+from jaxsink.sampling.llada import LLaDASampler
 from jaxsink.sandbox.programs import Form
 from jaxsink.tasks.benchmarks import Benchmark
 from jaxsink.tasks.extract import HUMANEVAL_STOPS, Wording
@@ -28,7 +32,7 @@ Option = int | float | bool | str | None
 
 @dataclass(frozen=True)
 class Shots:
-    """Solved questions of the training split that stand before the question.
+    """Solved questions of the training split that come before the question.
 
     indices: the same ones for every question. drawn: so many new ones for each question, as lm-eval draws them.
     wording: how their answers end; "####" leaves them as published, the others also take out the calculator's notes.
@@ -73,12 +77,13 @@ class EvalSetting:
     form: Form = "completion"
     reported: float | None = None
 
-    def sampler(self) -> Any:
-        """The sampler of jaxsink that decodes so."""
-        from jaxsink.sampling import samplers
+    @property
+    def sampler_kind(self) -> type[Sampler]:
+        return {"llada": LLaDASampler, "dream": DreamSampler, "autoregressive": ARSampler}[self.decoder]
 
-        kinds = {"llada": samplers.LLaDASampler, "dream": samplers.DreamSampler, "autoregressive": samplers.ARSampler}
-        return kinds[self.decoder](**dict(self.options))
+    def sampler(self) -> Sampler:
+        """The sampler of jaxsink that decodes so."""
+        return self.sampler_kind(**dict(self.options))
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "options": dict(self.options)}

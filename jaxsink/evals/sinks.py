@@ -1,6 +1,6 @@
 """The sinks of an evaluation: reduced inside the loop to one small number per token, counted by token id per answer.
 
-Table 2 needs to know on which tokens the sinks sit, and how often these tokens stand there anyway. Both are plain counts,
+Table 2 needs to know on which tokens the sinks sit, and how often these tokens occur at all. Both are plain counts,
 so those of single answers add up to those of any set of answers, in any order.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ import numpy as np
 from jax import Array
 
 from jaxsink.recording.recorders import Recorder, Tap, received
+from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.generation import Generation
-from jaxsink.sampling.samplers import ARSampler
 from jaxsink.sinks.rules import Threshold
 from jaxsink.sinks.tokens import NOT_THERE, Rates, canvases
 
@@ -40,14 +40,14 @@ def recorder(eps: float | None) -> Recorder | None:
     return None if eps is None else received().then(sink_heads(eps))
 
 
-def recording_sampler(sampler: Any, eps: float | None) -> Any:
-    """An autoregressive sampler adds up the rows of all queries, because a single row sums to 1 and never passes Eq. 3."""
-    return replace(sampler, whole_map=True) if isinstance(sampler, ARSampler) and eps is not None else sampler
+def recording_sampler(sampler: Sampler, eps: float | None) -> Sampler:
+    """The sampler that records all queries: the attention of a single one sums to 1, and no key passes Eq. 3."""
+    return sampler if eps is None else sampler.with_whole_map()
 
 
 @dataclass(frozen=True)
 class SinkCounter:
-    """Counts the sinks of single rows of a generation whose record is `sink_heads`."""
+    """Counts the sinks of single sequences of a generation whose record is `sink_heads`."""
 
     heads: np.ndarray  # uint[T,L,B,S]
     tokens: np.ndarray  # i32[B,S]
@@ -63,11 +63,11 @@ class SinkCounter:
         arrays = (out.record, out.tokens, out.committed_at, out.mask, out.steps, out.recorded_steps)
         return cls(*map(np.asarray, arrays), None if out.autoregressive else mask_id, heads)  # pyright: ignore
 
-    def row(self, number: int) -> dict[str, Any]:
+    def sequence(self, number: int) -> dict[str, Any]:
         """Sinks of one answer, over all its steps, layers and heads.
 
         maps: steps x layers x heads. total: sinks in all of them. first: those on the first token. layers: by layer.
-        tokens: by the id of the token that stood there. places: how many (step, position) each id stood at.
+        tokens: by token id. places: at how many (step, position) pairs each id occurs.
         """
         one = slice(number, number + 1)
         canvas = canvases(self.tokens[one], self.committed_at[one], self.recorded_steps, self.mask_id)
@@ -92,14 +92,14 @@ def by_id(ids: np.ndarray, weights: np.ndarray) -> dict[str, int]:
     return {str(token): int(sums[token]) for token in np.flatnonzero(sums)}
 
 
-def pool(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def pool(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The counts of many answers together."""
     sums: dict[str, Any] = {"maps": 0, "total": 0, "first": 0, "tokens": Counter(), "places": Counter()}
-    for row in rows:
+    for one in counts:
         for name in ("maps", "total", "first"):
-            sums[name] += row[name]
+            sums[name] += one[name]
         for name in ("tokens", "places"):
-            sums[name].update({int(token): count for token, count in row[name].items()})
+            sums[name].update({int(token): count for token, count in one[name].items()})
     return sums
 
 
@@ -111,8 +111,11 @@ def frequent_tokens(pooled: Mapping[str, Any], name_of: Callable[[int], str]) ->
     order = [n for n in np.argsort(-count, kind="stable")[:SHOWN] if count[n]]
     return [
         {
-            "token": name_of(ids[n]), "id": ids[n], "share": float(rates.share[n]), "base": float(rates.base[n]),
+            "token": name_of(ids[n]),
+            "id": ids[n],
+            "share": float(rates.share[n]),
+            "base": float(rates.base[n]),
             "lift": float(rates.lift[n]),
         }
         for n in order
-    ]  # fmt: skip
+    ]

@@ -1,6 +1,6 @@
 """Tables 1 and 2 of one or several evaluations beside the paper's: as rows, CSV, JSON and Markdown.
 
-Every test is corrected for how many of its kind stand in one table, so tables of several runs are made from all of them.
+Every test is corrected for how many of its kind are in one table, so tables of several runs are made from all of them.
 """
 
 from __future__ import annotations
@@ -50,14 +50,23 @@ def _rows(summary: Summary) -> list[Row]:
         condition = line["condition"]
         (k, select), plain = parts(condition), tests.get((condition, PLAIN), {})
         control = tests.get((condition, label(k, "random")), {})
-        rows.append({
-            "model": summary["subject"], "benchmark": summary["benchmark"], "setting": summary["exam"],
-            "condition": condition, "k": k, "select": select,
-            **{name: line[name] for name in ("right", "total", "accuracy", "low", "high")},
-            "paper": line["reported"], "p_paper": line["p_reported"],
-            "lost": plain.get("lost"), "gained": plain.get("gained"),
-            "p_plain": plain.get("p"), "p_random": control.get("p"),
-        })  # fmt: skip
+        rows.append(
+            {
+                "model": summary["subject"],
+                "benchmark": summary["benchmark"],
+                "setting": summary["exam"],
+                "condition": condition,
+                "k": k,
+                "select": select,
+                **{name: line[name] for name in ("right", "total", "accuracy", "low", "high")},
+                "paper": line["reported"],
+                "p_paper": line["p_reported"],
+                "lost": plain.get("lost"),
+                "gained": plain.get("gained"),
+                "p_plain": plain.get("p"),
+                "p_random": control.get("p"),
+            }
+        )
     return rows
 
 
@@ -69,11 +78,16 @@ def table2(summaries: Sequence[Summary]) -> list[Row]:
         theirs = TABLE2.get(summary["exam"].split("/")[0], ()) if ours else ()
         for rank, (token, paper) in enumerate(zip_longest(ours, theirs), 1):
             found = {name: token[name] for name in ("token", "share", "base", "lift")} if token else {}
-            rows.append({
-                "model": summary["subject"], "benchmark": summary["benchmark"], "rank": rank,
-                **{name: found.get(name) for name in ("token", "share", "base", "lift")},
-                "paper_token": paper[0] if paper else None, "paper_share": paper[1] if paper else None,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "model": summary["subject"],
+                    "benchmark": summary["benchmark"],
+                    "rank": rank,
+                    **{name: found.get(name) for name in ("token", "share", "base", "lift")},
+                    "paper_token": paper[0] if paper else None,
+                    "paper_share": paper[1] if paper else None,
+                }
+            )
     return rows
 
 
@@ -91,10 +105,8 @@ def compact(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         before = f"{mine[row['model']]}; " if row["model"] in mine else ""  # two settings of one model and benchmark
         mine[row["model"]] = f"{before}{100 * row['accuracy']:.1f}{mark}{paper}"
     order = ("", *SELECTIONS)
-    places = sorted(cells, key=lambda place: (place[0], place[1], order.index(place[2])))
-    lines = [
-        [place[0], str(place[1]), place[2], *(cells[place].get(model, "") for model in models)] for place in places
-    ]
+    keys = sorted(cells, key=lambda key: (key[0], key[1], order.index(key[2])))
+    lines = [[key[0], str(key[1]), key[2], *(cells[key].get(model, "") for model in models)] for key in keys]
     return ["data", "K", "masked", *models], lines
 
 
@@ -131,7 +143,7 @@ def as_markdown(first: Sequence[Row], second: Sequence[Row]) -> str:
     if second:
         blocks += [
             "# Table 2: the tokens that are sinks, unmasked model",
-            "share: of all sinks. base: how often the token stands there anyway. lift: share / base.",
+            "share: of all sinks. base: how often the token occurs at all. lift: share / base.",
             _grid(list(second[0]), [[_text(value) for value in row.values()] for row in second]),
         ]
     return "\n\n".join(blocks) + "\n"

@@ -7,14 +7,14 @@ compiled without that pass, if the model has weights narrower than float32; all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from typing import Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Generic, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.stages import Compiled, Lowered
+from jax.stages import Lowered
 from jaxtyping import PyTree
 
 P = ParamSpec("P")
@@ -75,30 +75,3 @@ def model_jit(
 ) -> Callable[[Callable[P, R]], ModelProgram[P, R]]:
     """A decorator as `jax.jit`, for functions whose first argument is a model."""
     return lambda function: ModelProgram(function, static, donated)
-
-
-@runtime_checkable
-class Pmapped(Protocol):
-    """What `jax.pmap` returns."""
-
-    def __call__(self, *args: PyTree) -> PyTree: ...
-    def lower(self, *args: PyTree) -> Lowered: ...
-
-
-class PmapProgram:
-    """A pmapped function whose first argument is the model. `jax.pmap` takes no options, the compiler itself does."""
-
-    def __init__(self, function: Pmapped):
-        self._pmapped = function
-        self._compiled: dict[Hashable, Compiled] = {}
-
-    def __call__(self, model: Model, *args: PyTree) -> PyTree:
-        options = compiler_options(model)
-        if options is None:
-            return self._pmapped(model, *args)
-        leaves, treedef = jax.tree.flatten((model, args))
-        key = treedef, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
-        if key not in self._compiled:
-            lowered = self._pmapped.lower(model, *args)
-            self._compiled[key] = lowered.compile(compiler_options=dict(options))
-        return self._compiled[key](model, *args)

@@ -40,7 +40,7 @@ def layout_of(shape: tuple[int, ...], mesh: Mesh, axis: int = 0, heads: int | No
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
-def keep_rows(tree: PyTree[Array], mesh: Mesh | None, axis: int = 0, heads: int | None = None) -> PyTree[Array]:
+def keep_layout(tree: PyTree[Array], mesh: Mesh | None, axis: int = 0, heads: int | None = None) -> PyTree[Array]:
     """Inside jit: everything lies as `layout_of` says.
 
     Said for everything that leaves a program, because the compiler may choose layouts that no mesh axis describes.

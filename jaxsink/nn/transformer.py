@@ -13,7 +13,6 @@ from flax import nnx
 from jax import Array
 from jax.core import Tracer
 from jax.sharding import Mesh
-from jax.tree_util import KeyPath
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Bool, Float, Float32, PyTree
 
@@ -41,8 +40,8 @@ from jaxsink.nn.memory import (
 )
 from jaxsink.nn.origin import Luggage, Origin
 from jaxsink.nn.quantization import BESIDE, INT8, quantized, weights_dtype
-from jaxsink.nn.recorder import Recorder, TreeDef, compile_record
-from jaxsink.nn.sharding import keep_rows, mesh_of, on_tpu
+from jaxsink.nn.recorder import Recorder, compile_record
+from jaxsink.nn.sharding import keep_layout, mesh_of, on_tpu
 
 if TYPE_CHECKING:
     from jaxsink.text.tokenizer import Tokenizer
@@ -202,16 +201,6 @@ def abstract(config: ModelConfig, dtype: DTypeLike = "float32") -> Transformer:
     return jax.eval_shape(lambda: Transformer(config, random_maker(0, dtype)))
 
 
-def named_leaves(model: Transformer) -> tuple[list[tuple[str, PyTree]], TreeDef]:
-    """([(name, array or shape)], treedef); names are attribute paths such as "layers.attention.q.weight"."""
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(model)
-
-    def name(path: KeyPath) -> str:
-        return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
-
-    return [(name(path), leaf) for path, leaf in leaves], treedef
-
-
 def empty_cache(model: Transformer, batch: int, length: int) -> Cache:
     """For `batch` sequences of `length` tokens."""
     return Cache.zeros(model.config, batch, length, model.dtype, model.is_unrolled)
@@ -258,7 +247,7 @@ def _forward(
     batch = Batch.make(model.config, inputs.tokens, inputs.mask, prompt=inputs.prompt)._replace(visible=inputs.visible)
     out = model(batch, drop=inputs.drop, recorders=recorders, execution=execution)
     mesh = execution.mesh
-    return Output(keep_rows(out.logits, mesh), keep_rows(out.record, mesh, 1, 2), keep_rows(out.hidden, mesh))
+    return Output(keep_layout(out.logits, mesh), keep_layout(out.record, mesh, 1, 2), keep_layout(out.hidden, mesh))
 
 
 def _bytes_needed(

@@ -1,18 +1,19 @@
-"""Several hosts as one program: joining them, telling the first from the others, and bringing results home."""
+"""Several hosts as one program: joining them, telling the first from the others, and gathering results."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from jaxsink.errors import JaxsinkError
 
-HEARTBEAT = 20  # seconds after which a process that says nothing counts as dead
+HEARTBEAT = 20
+"""Seconds after which a silent process counts as dead."""
 
 
 def start(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> None:
@@ -45,18 +46,18 @@ def is_main() -> bool:
     return jax.process_index() == 0
 
 
-def to_host(tree: Any) -> Any:
+def to_host(tree: PyTree) -> PyTree:
     """The arrays of a pytree as NumPy arrays, whole, in every process; one exchange for those spread over hosts."""
     from jax.experimental import multihost_utils
 
-    def one(x: Any) -> Any:
+    def whole(x: object) -> object:
         if not isinstance(x, jax.Array):
             return x
         if x.is_fully_addressable or x.is_fully_replicated:
             return np.asarray(x)
         return np.asarray(multihost_utils.process_allgather(x, tiled=True))
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(whole, tree)
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
@@ -11,14 +12,18 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.sharding import DATA, MODEL, in_parts
 from jaxsink.nn.sharding import mesh_of as mesh_of
-from jaxsink.nn.transformer import Model, named_leaves
 
-# Logical axis -> mesh axis; axes that are not named stay whole on every device.
+if TYPE_CHECKING:
+    from jaxlib._jax import Device
+else:
+    Device = jax.Device
+
 MESH_AXIS = {"batch": DATA, "heads": MODEL, "kv_heads": MODEL, "mlp": MODEL, "vocab": MODEL}
+"""Logical axis -> mesh axis; axes that are not named stay whole on every device."""
 
-# The end of a parameter's name -> its logical axes, without the leading layer axis.
 LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "embedding": ("vocab", None),
     "position": (None, None),
@@ -42,9 +47,20 @@ LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "mlp.gate.scale": ("mlp",),
     "mlp.up.scale": ("mlp",),
 }
+"""The end of a parameter's name -> its logical axes, without the leading layer axis."""
 
 
-def make_mesh(data: int = 1, model: int | None = None, devices: Any = None) -> Mesh:
+@runtime_checkable
+class HasConfig(Protocol):
+    """A pytree of parameters with its configuration, such as `jaxsink.Model`."""
+
+    config: ModelConfig
+
+
+M = TypeVar("M", bound=HasConfig)
+
+
+def make_mesh(data: int = 1, model: int | None = None, devices: Sequence[Device] | None = None) -> Mesh:
     """A (data, model) mesh; `model=None` takes the devices that are left. `make_mesh(1, 8)` is 8-way tensor parallel."""
     devices = jax.devices() if devices is None else list(devices)
     model = len(devices) // data if model is None else model
@@ -76,8 +92,8 @@ def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedS
     return NamedSharding(in_parts(mesh, max(parts, default=1)), PartitionSpec(*[None] * (rank - len(logical)), *spec))
 
 
-def shard(model: Model, mesh: Mesh) -> Model:
-    """The model with its weights laid out on the mesh; `load(path, mesh=mesh)` does it while reading."""
+def shard(model: M, mesh: Mesh) -> M:
+    """The model with its weights on the mesh; `load(path, mesh=mesh)` does it while reading."""
     leaves, treedef = named_leaves(model)
     placed = [jax.device_put(x, sharding_of(name, x.ndim, model.config, mesh)) for name, x in leaves]
     return jax.tree.unflatten(treedef, placed)

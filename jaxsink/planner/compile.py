@@ -6,22 +6,17 @@ import math
 import re
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import jax
-import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.attention import choose_backend
 from jaxsink.parallel.mesh import DATA, make_mesh
-from jaxsink.parallel.rows import layout_of
 from jaxsink.planner.job import Job
 from jaxsink.planner.memory import place_weights, total_bytes, weights_on
 from jaxsink.planner.roofline import read_bytes
 from jaxsink.planner.topology import GIB, Topology, describe_devices
-from jaxsink.recording.spec import make_plan
-from jaxsink.sampling import autoregressive, diffusion
-from jaxsink.sampling import rng as noise
+from jaxsink.sampling.execution import Program
 
 UNITS = {"": 1.0, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -71,7 +66,7 @@ class Compiler:
     def __post_init__(self) -> None:
         self.devices = describe_devices(self.topology)
 
-    def mesh(self, data: int, model: int) -> Any:
+    def mesh(self, data: int, model: int) -> Mesh:
         return make_mesh(data, model, self.devices)
 
     def weights(self, job: Job, data: int, model: int) -> list[tuple[str, tuple[int, ...], int]]:
@@ -99,6 +94,7 @@ class Compiler:
                     raise JaxsinkError(f"{self.topology.name}: the TPU compiler failed: {reason}") from error
                 return Compiled(job, self.topology, (data, model), needed, time.perf_counter() - begun)
         sizes = compiled.memory_analysis()
+        assert sizes is not None
         weights = self.weight_bytes(job, data, model)
         memory = Memory(
             weights=weights,
@@ -111,33 +107,12 @@ class Compiler:
         return Compiled(job, self.topology, (data, model), memory.total, seconds, memory, compiled.as_text())
 
 
-def lower(job: Job, mesh: Any) -> Any:
+def lower(job: Job, mesh: Mesh) -> jax.stages.Lowered:
     """The program that `generate` runs, traced for this mesh."""
-    config, length = job.config, job.length
-    loop = autoregressive if job.is_autoregressive else diffusion
-    plan = make_plan(job.record, job.intervene, job.every, config)
-    backend = choose_backend(job.backend, length, length, mesh)
-    settings = diffusion.Settings(job.sampler, plan, job.intervene, job.prompt, False, backend, job.steps, mesh=mesh)
-    rows = -(-job.batch // mesh.shape[DATA]) * mesh.shape[DATA]
-
-    def placed(tree: Any, *axes: int) -> Any:
-        return jax.tree.map(
-            lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=layout_of(s.shape, mesh, *axes)), tree
-        )
-
-    def start(model: Any, tokens: Any, given: Any) -> Any:
-        return loop.start(model, tokens, given, settings)
-
-    model = place_weights(job, mesh)
-    tokens = placed(jax.ShapeDtypeStruct((rows, length), jnp.int32))
-    real = jax.ShapeDtypeStruct((rows, length), bool)
-    keys = jax.eval_shape(lambda: noise.row_keys(jnp.zeros(rows, jnp.uint32)))
-    policy = jax.ShapeDtypeStruct((rows,), jnp.int32)
-    given = placed(diffusion.Given(real, real, noise.Draws(keys), policy))  # type: ignore[arg-type]
-    shapes = jax.eval_shape(start, model, tokens, given)._asdict()
-    carry = loop.Carry(**{name: placed(x, *diffusion.CARRY_AXES.get(name, (0,))) for name, x in shapes.items()})
-    chunk = settings.total if job.stream is None else min(job.stream, settings.total)
-    return loop.advance.lower(model, carry, given, settings, chunk, True)
+    spec = job.spec(mesh)
+    batch = -(-job.batch // mesh.shape[DATA]) * mesh.shape[DATA]
+    chunk = spec.total_steps if job.stream is None else min(job.stream, spec.total_steps)
+    return Program(place_weights(job, mesh), job.sampler, spec).lower(batch, job.length, chunk)
 
 
 def needed_bytes(message: str) -> float | None:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxsink.nn.attention import choose_backend
+from jaxsink.nn.batch import Execution
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.interventions import ranks_on_clean
-from jaxsink.sampling.samplers import ARSampler
+from jaxsink.recording.spec import make_record_spec
+from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.interventions import Intervention, needs, ranks_on_clean
+from jaxsink.sampling.run import RunSpec
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 2}  # of activations, keys and values
 
@@ -22,12 +29,12 @@ class Job:
     """
 
     config: ModelConfig
-    sampler: Any
+    sampler: Sampler
     batch: int
     prompt: int
     record: Any = None
     every: int = 1
-    intervene: Any = None
+    intervene: Intervention | None = None
     dtype: str = "bfloat16"
     backend: str | None = None
     unrolled: bool = False
@@ -36,18 +43,14 @@ class Job:
 
     @property
     def is_autoregressive(self) -> bool:
-        return isinstance(self.sampler, ARSampler)
+        return self.sampler.is_autoregressive
 
     @property
     def response(self) -> int:
-        """Places of the response; SDAR completes its last block."""
+        """Positions of the response; SDAR completes its last block."""
         if self.room is not None:
             return self.room
-        if not hasattr(self.sampler, "overhang"):
-            return self.sampler.length
-        import numpy as np
-
-        return self.sampler.length + int(self.sampler.overhang(self.config, np.array([self.prompt]))[0])
+        return self.sampler.response_mask(self.config, np.array([self.prompt]), padded=False).shape[1]
 
     @property
     def length(self) -> int:
@@ -55,37 +58,38 @@ class Job:
 
     @property
     def steps(self) -> int:
-        return self.sampler.length if self.is_autoregressive else self.sampler.total_steps(self.response)
+        return self.sampler.total_steps(self.response)
+
+    def spec(self, mesh: Mesh | None) -> RunSpec:
+        """The static part of the run, as `generate` would make it on this mesh."""
+        needed = None if self.intervene is None else needs(self.intervene)
+        return RunSpec(
+            record=make_record_spec(self.config, self.record, needed, self.every),
+            intervene=self.intervene,
+            prompt_length=self.prompt,
+            total_steps=self.steps,
+            execution=Execution(choose_backend(self.backend, self.length, self.length, mesh), mesh),
+        )
 
     def replace(self, **changes: Any) -> Job:
         return replace(self, **changes)
 
     @property
     def queries(self) -> float:
-        """Tokens of a row that run in a step, on average: all, one, or with a cache a block after one full pass."""
-        if self.is_autoregressive:
-            return 1.0
-        cache = getattr(self.sampler, "cache", None)
-        if cache is None:
-            return float(self.length)
-        part = self.sampler.block_length if cache == "dual" else self.sampler.length
-        per_block = self.sampler.steps_per_block
-        return (self.length + (per_block - 1) * min(part, self.length)) / per_block
+        """Tokens of a sequence that run in a step, on average: all, one, or with a cache a block after one full pass."""
+        return self.sampler.queries_per_step(self.length)
 
     @property
     def passes(self) -> int:
         """Times the layers run in a step."""
-        guided = getattr(self.sampler, "cfg_scale", 0) > 0
-        clean = self.intervene is not None and ranks_on_clean(self.intervene)
-        return 1 + int(guided) + int(clean)
+        return self.sampler.passes + int(self.intervene is not None and ranks_on_clean(self.intervene))
 
     @property
     def flops(self) -> float:
         """Of the matrix products of one step, all devices together."""
         config = self.config
         per_token = self.layer_flops(self.length)
-        window = 1 if self.is_autoregressive else self.sampler.window(config)
-        head = 2 * config.width * config.vocab * window
+        head = 2 * config.width * config.vocab * self.sampler.window(config)
         return self.batch * (self.passes * self.queries * config.layers * per_token + head)
 
     @property
@@ -107,7 +111,7 @@ class Job:
     @property
     def cache_bytes(self) -> float:
         """Keys and values that a step reads, all devices together."""
-        if not self.is_autoregressive and getattr(self.sampler, "cache", None) is None:
+        if not self.is_autoregressive and self.sampler.cache is None:
             return 0.0
         config = self.config
         per_token = 2 * config.layers * config.kv_heads * config.head_dim * DTYPE_BYTES[self.dtype]

@@ -14,7 +14,8 @@ from typing import Any
 
 import jax
 
-from jaxsink.nn.transformer import Model, abstract, named_leaves
+from jaxsink.nn.parameters import named_leaves
+from jaxsink.nn.transformer import Model, abstract
 from jaxsink.parallel.mesh import sharding_of
 from jaxsink.planner.job import DTYPE_BYTES, Job
 
@@ -56,10 +57,10 @@ def bytes_per_row(job: Job, parts: int) -> float:
     heads, kv_heads = config.heads / math.gcd(config.heads, parts), config.kv_heads / math.gcd(config.kv_heads, parts)
     mlp = config.mlp_width * (config.experts.per_token if config.experts else 1) / parts
     widest = 2 * config.width + max(3 * mlp, 2 * (heads + kv_heads) * config.head_dim)
-    window = 1 if job.is_autoregressive else job.sampler.window(config)
+    window = job.sampler.window(config)
     layer_tokens = job.prompt if job.is_autoregressive else job.length  # at most, in one pass
     working = max(layer_tokens * widest * size, 8 * window * config.vocab / math.gcd(config.vocab, parts))
-    cached = job.is_autoregressive or getattr(job.sampler, "cache", None) is not None
+    cached = job.is_autoregressive or job.sampler.cache is not None
     cache = 2 * config.layers * kv_heads * config.head_dim * size * job.length if cached else 0
     steps = job.steps if job.stream is None else min(job.stream, job.steps)
     recorded = 0 if job.record is None else 2 * steps * config.layers * job.length

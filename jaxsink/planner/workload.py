@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Conditions, conditions, intervention
-from jaxsink.evals.layout import BUCKET, STREAM, Bucket, layout, response_length
+from jaxsink.evals.layout import BUCKET, STREAM, Bucket, layout
 from jaxsink.evals.prompt_lengths import COUNTED_WITH, estimated_lengths
 from jaxsink.evals.settings import EvalSetting
 from jaxsink.evals.sinks import recorder, recording_sampler
 from jaxsink.nn.config import ModelConfig
 from jaxsink.planner.job import Job
+from jaxsink.sampling.base import Sampler
 from jaxsink.sinks.mask import SELECTIONS
 from jaxsink.tasks.exam import Exam
 
@@ -34,7 +34,7 @@ class Workload:
 
     name: str
     config: ModelConfig
-    sampler: Any
+    sampler: Sampler
     lengths: tuple[int, ...]
     conditions: Conditions
     counted: str
@@ -48,7 +48,7 @@ class Workload:
         return len(self.lengths) * len(self.conditions)
 
     def buckets(self, rows: int, share: int) -> tuple[Bucket, ...]:
-        response = response_length(self.sampler, self.config)
+        response = self.sampler.widest_response(self.config)
         return layout(self.lengths, len(self.conditions), response, rows, share, self.multiple)
 
     def job(self, bucket: Bucket) -> Job:

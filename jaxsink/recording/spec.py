@@ -2,58 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.recording.recorders import Recorder, compile_record
-from jaxsink.sampling.interventions import needs
+from jaxsink.nn.recorder import Recorder, TreeDef, compile_record
+
+LANES = 128  # a TPU stores a last axis in pieces of this many numbers
 
 
-class Plan(NamedTuple):
-    """Hashable: the recorders of the caller, and those that the intervention needs."""
+class RecordSpec(NamedTuple):
+    """Hashable: the caller's recorders, and those that an intervention needs."""
 
     recorders: tuple[Recorder, ...]
-    treedef: Any
+    treedef: TreeDef
     needs: tuple[Recorder, ...]
-    needs_treedef: Any
+    needs_treedef: TreeDef
     every: int
 
-    def rows(self, steps: int) -> int:
+    def recorded(self, steps: int) -> int:
         """How many of `steps` steps are recorded."""
         return -(-steps // self.every)
 
 
-def make_plan(record: Any, intervene: Any, every: int, config: ModelConfig) -> Plan:
+def make_record_spec(config: ModelConfig, record: PyTree, needs: PyTree | None = None, every: int = 1) -> RecordSpec:
+    """record: recorders or functions of the tap. needs: those of an intervention. every: record every n-th step."""
     if every < 1:
         raise JaxsinkError(f"every must be 1 or more, and is {every}.")
     recorders, treedef = compile_record(record, config.layers, config.heads)
-    wanted, wanted_treedef = (), jax.tree.structure(None)
-    if intervene is not None:
-        wanted, wanted_treedef = compile_record(needs(intervene), config.layers, config.heads)
-    return Plan(recorders, treedef, wanted, wanted_treedef, every)
+    needed, needs_treedef = compile_record(needs, config.layers, config.heads)
+    return RecordSpec(recorders, treedef, needed, needs_treedef, every)
 
 
-def zeros_like_shapes(shapes: Any, lead: int | None = None) -> Any:
+def zeros_like_shapes(shapes: PyTree, lead: int | None = None) -> PyTree:
     """Zero arrays for a pytree of shapes, with a leading axis if asked for."""
     front = () if lead is None else (lead,)
     return jax.tree.map(lambda s: jnp.zeros((*front, *s.shape), s.dtype), shapes)
 
 
-LANES = 128  # a TPU stores a last axis in pieces of this many numbers
-
-
-def packed(tree: Any, front: int = 2) -> Any:
+def packed(tree: PyTree, front: int = 2) -> PyTree:
     """Records with their last axes as one where the last is short; the first `front` axes (layers, batch) stay.
 
     A TPU fills the last axis up to LANES: of the eight largest scores of a head, a loop would carry sixteen times the
     bytes. Elsewhere this moves nothing.
     """
 
-    def pack(x: Any) -> Any:
+    def pack(x: jax.Array) -> jax.Array:
         return x.reshape(*x.shape[:front], -1) if x.ndim > front + 1 and x.shape[-1] < LANES else x
 
     return jax.tree.map(pack, tree)

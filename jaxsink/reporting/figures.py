@@ -1,4 +1,4 @@
-"""Figures in the page: drawings become part of it, so that they follow its theme; values under the pointer come along."""
+"""Figures in the page: drawings become part of it, so that they follow its theme; values are shown under the pointer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from jaxsink.errors import JaxsinkError
 
 LARGE = 400_000  # bytes of a drawing; beyond it the bitmap is shown, if it is smaller
 TAGS = {
-    "svg", "g", "defs", "path", "use", "image", "clipPath", "rect", "line", "polyline", "polygon", "circle", "ellipse",
-    "text", "tspan", "title", "desc", "linearGradient", "radialGradient", "stop", "pattern", "mask", "marker",
-}  # fmt: skip
+    *("svg", "g", "defs", "path", "use", "image", "clipPath", "rect", "line", "polyline", "polygon", "circle"),
+    *("ellipse", "text", "tspan", "title", "desc", "linearGradient", "radialGradient", "stop", "pattern", "mask"),
+    "marker",
+}
 SCALE = 1.4  # figures have the size and type of a printed page, which is small on a screen
 INK, PAPER = "#000000", "#ffffff"  # matplotlib's
 NAME = re.compile(r"url\(\s*#([^)]*)\)")
@@ -54,7 +55,7 @@ def read_values(figure: Path) -> str:
 
 
 def embed(data: object) -> str:
-    """JSON that cannot end the element it stands in."""
+    """JSON that cannot end the element around it."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -89,7 +90,7 @@ def clear_paper(root: ElementTree.Element) -> None:
 
 
 def write(node: ElementTree.Element, prefix: str, extra: str = "") -> list[str]:
-    """Pieces of HTML; names get a prefix, as several drawings stand in one page."""
+    """Pieces of HTML; names get a prefix, because one page has several drawings."""
     tag = local(node.tag)
     if tag not in TAGS:
         return []
@@ -109,7 +110,7 @@ def write(node: ElementTree.Element, prefix: str, extra: str = "") -> list[str]:
 
 
 def attribute(key: str, value: str, prefix: str) -> str | None:
-    """The value as it stands in the page; None: leave it out."""
+    """The value as the page has it; None: leave it out."""
     if key == "id":
         return prefix + value
     if key == "href":

@@ -34,7 +34,7 @@ def read_record(file: Path) -> tuple[Generation, list[list[str]], dict[str, Any]
     if missing:
         raise JaxsinkError(f"{file} lacks {', '.join(missing)}; record the run again with `jaxsink generate --record`.")
     known = {key: data.pop(key) for key in fields}
-    texts = [[str(text) for text in row] for row in data.pop("token_texts")]
+    texts = [[str(text) for text in texts_of_one] for texts_of_one in data.pop("token_texts")]
     known["prompt_length"], known["autoregressive"] = int(known["prompt_length"]), bool(known["autoregressive"])
     return Generation(record=unpack(data), **known), texts, settings
 
@@ -48,23 +48,23 @@ def runs_of(
     steps, taken = np.asarray(generation.recorded_steps), np.asarray(generation.recorded_of())
     mask, prompt = np.asarray(generation.mask), generation.prompt_length
     runs = []
-    for row in range(len(tokens)):
-        there = mask[row] & ((np.arange(mask.shape[1]) < prompt) | (committed[row] >= 0))
-        real, count = np.flatnonzero(there), max(1, int(taken[row]))
-        parts = {"scores": scores[:count, :, row][..., real]}
+    for sequence in range(len(tokens)):
+        there = mask[sequence] & ((np.arange(mask.shape[1]) < prompt) | (committed[sequence] >= 0))
+        real, count = np.flatnonzero(there), max(1, int(taken[sequence]))
+        parts = {"scores": scores[:count, :, sequence][..., real]}
         if masked is not None:
-            parts["masked"] = masked[:count, :, row][..., real]
+            parts["masked"] = masked[:count, :, sequence][..., real]
         runs.append(
             Run(
-                name=name if len(tokens) == 1 else f"{name}-{row + 1}",
-                problem=f"Sequence {row + 1}" if len(tokens) > 1 else "",
+                name=name if len(tokens) == 1 else f"{name}-{sequence + 1}",
+                problem=f"Sequence {sequence + 1}" if len(tokens) > 1 else "",
                 model=model,
                 condition=condition,
                 kind="arm" if generation.autoregressive else "dlm",
                 prompt_length=int((real < prompt).sum()),
                 steps=steps[:count],
-                committed_at=committed[row, real],
-                tokens=[texts[row][int(place)] for place in real],
+                committed_at=committed[sequence, real],
+                tokens=[texts[sequence][int(position)] for position in real],
                 parts={key: to_half(value) for key, value in parts.items()},
             )
         )

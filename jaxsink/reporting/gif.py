@@ -22,7 +22,7 @@ WIDTH, HEIGHT, EDGE = 1280, 720, 36  # 16:9
 TITLE, TEXT_TOP, MAP_TOP, MAP_BOTTOM, AXIS = 26, 92, 420, 668, 68
 INK, DIM, LINE, PAGE, MASK, FRESH = "#1c1d21", "#5d6069", "#d4d6db", "#ffffff", (130, 134, 142), "#0b5cad"
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
-SLOT = 1.6  # width of a masked slot, in sizes of the font, whatever token will stand there
+SLOT = 1.6  # width of a masked slot, in sizes of the font, whatever token it will get
 POWER = 1.7
 FRAME, HOLD = 120, 2500  # milliseconds per step, and for the last one
 MOST = 96  # frames; longer runs skip some
@@ -84,7 +84,7 @@ def common_palette(frames: list[Image.Image]) -> Image.Image:
     sheet = sheet.quantize(256)
     colours = np.array(sheet.getpalette()).reshape(-1, 3)
     white = Image.new("RGB", (1, 1), PAGE)
-    while True:  # averaging has tinted the page; whatever stands for white becomes white
+    while True:  # averaging has tinted the page; what was white becomes white again
         index = int(np.asarray(white.quantize(palette=sheet, dither=Image.Dither.NONE))[0, 0])
         if (colours[index] == 255).all():
             return sheet
@@ -155,8 +155,8 @@ def colours(share: np.ndarray) -> np.ndarray:
     """uint8[..., 3]; white for nothing."""
     import matplotlib
 
-    return (matplotlib.colormaps["YlOrRd"](share)[..., :3] * 255 * share[..., None] ** 0.35
-            + 255 * (1 - share[..., None] ** 0.35)).astype(np.uint8)  # fmt: skip
+    ink = share[..., None] ** 0.35
+    return (matplotlib.colormaps["YlOrRd"](share)[..., :3] * 255 * ink + 255 * (1 - ink)).astype(np.uint8)
 
 
 def luminance(colour: tuple[int, ...]) -> float:
@@ -177,18 +177,18 @@ def draw_text(pen: ImageDraw.ImageDraw, panel: Panel, frame: int, limit: float) 
     known, fresh = run.shown_at(frame), run.fresh_at(frame)
     pen.text((panel.left, TITLE + 32), f"step {run.steps[frame]} of {run.steps[-1]}", DIM, small)
     shades = colours(strength(panel.scores[frame], limit))
-    for place, box in enumerate(lay_out(panel, frame)):
-        if not known[place] and run.kind == "arm":
+    for position, box in enumerate(lay_out(panel, frame)):
+        if not known[position] and run.kind == "arm":
             continue
-        shade = tuple(int(value) for value in shades[place])
-        if known[place]:
+        shade = tuple(int(value) for value in shades[position])
+        if known[position]:
             pen.rectangle(box, fill=shade)
             middle = (box[1] + box[3]) / 2
-            pen.text((box[0] + 1, middle), visible(run.tokens[place]), ink_on(shade), panel.font, anchor="lm")
+            pen.text((box[0] + 1, middle), visible(run.tokens[position]), ink_on(shade), panel.font, anchor="lm")
         else:
             mixed = tuple((3 * value + grey) // 4 for value, grey in zip(shade, MASK, strict=True))
             pen.rectangle(box, fill=mixed, outline=LINE)
-        if fresh[place]:
+        if fresh[position]:
             pen.rectangle(box, outline=FRESH)
 
 
@@ -204,9 +204,9 @@ def draw_map(image: Image.Image, pen: ImageDraw.ImageDraw, panel: Panel, frame: 
     image.paste(picture.resize((right - left, MAP_BOTTOM - MAP_TOP), Image.Resampling.NEAREST), (left, MAP_TOP))
     pen.rectangle((left, MAP_TOP, right, MAP_BOTTOM), outline=LINE)
     across, down = (right - left) / len(run.steps), (MAP_BOTTOM - MAP_TOP) / len(run.tokens)
-    for place in np.flatnonzero((run.committed_at >= 0) & run.shown_at(frame)):
-        born = min(int(np.searchsorted(run.steps, run.committed_at[place])), len(run.steps) - 1)
-        x, y = left + (born + 0.5) * across, MAP_TOP + (place + 0.5) * down
+    for position in np.flatnonzero((run.committed_at >= 0) & run.shown_at(frame)):
+        born = min(int(np.searchsorted(run.steps, run.committed_at[position])), len(run.steps) - 1)
+        x, y = left + (born + 0.5) * across, MAP_TOP + (position + 0.5) * down
         pen.rectangle((x - 1, y - 1, x + 1, y + 1), fill=FRESH)
     pen.text((panel.left, MAP_TOP - 24), "attention each position receives (blue: where it was filled in)", DIM, small)
     for value, y in ((0, MAP_TOP + 8), (len(run.tokens) - 1, MAP_BOTTOM - 8)):

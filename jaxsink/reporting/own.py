@@ -104,7 +104,7 @@ def study_of(generation: Generation | Mapping[str, Generation], tokenizer: Token
         if not isinstance(one, Generation):
             raise JaxsinkError(f"report: a page is made of what `generate` returned, not of {type(one).__name__}.")
         own = tokenizer or one.tokenizer
-        texts = [token_texts(own, row) for row in np.asarray(one.tokens)]
+        texts = [token_texts(own, ids) for ids in np.asarray(one.tokens)]
         runs += runs_of(one, texts, label.replace(" ", "-") or "run", title, label)
     if not runs:
         raise JaxsinkError("report: there is no generation to show.")

@@ -23,9 +23,18 @@ LIMIT = 15_000_000  # bytes of a page; one that is larger opens slowly
 ELEMENT = 150  # characters, at most, around the numbers of one part of a generation; and notes on their packing
 STYLES = ("page.css", "player.css")
 SCRIPTS = (
-    "data.js", "colours.js", "charts.js", "map.js", "grid.js", "pane.js", "player.js", "address.js", "download.js",
-    "figures.js", "page.js",
-)  # fmt: skip
+    "data.js",
+    "colours.js",
+    "charts.js",
+    "map.js",
+    "grid.js",
+    "pane.js",
+    "player.js",
+    "address.js",
+    "download.js",
+    "figures.js",
+    "page.js",
+)
 SIGNS: dict[str, str] = dict(zip(VERDICTS, "✓◐✗–+", strict=True))
 WORDS = {  # for one, for several
     "holds": ("holds", "hold"),

@@ -117,9 +117,9 @@ def plot_trajectory(
     canvas = canvas_of(source, sequence, tokenizer)
     found = largest_of(source, sequence, record, rule)
     layer, head = busiest(found, layer, head)
-    place = np.full(int(canvas.real.max()) + 2, np.nan)  # one more: -1, no sink, is the last
-    place[canvas.real] = np.arange(len(canvas.real))
-    lines = place[found.position[: canvas.taken, :, 0]]  # [T,L,H]
+    shown_at = np.full(int(canvas.real.max()) + 2, np.nan)  # one more: -1, no sink, is the last
+    shown_at[canvas.real] = np.arange(len(canvas.real))
+    lines = shown_at[found.position[: canvas.taken, :, 0]]  # [T,L,H]
     chosen = _index("layer", layer, found.layers), _index("head", head, found.heads)
 
     own, axes = ax is None, ax or _new_axes(*_size(canvas))

@@ -47,7 +47,7 @@ class Run:
         return self.committed_at <= (np.iinfo(np.int32).max if last else self.steps[frame])
 
     def exists(self) -> np.ndarray:
-        """bool[T, S]: the tokens that each step's pass saw; an autoregressive model's are written one by one."""
+        """bool[T, S]: the tokens that each step's pass saw; an autoregressive model's come one by one."""
         return (self.kind == "dlm") | (self.committed_at < self.steps[:, None])
 
     def fresh_at(self, frame: int) -> np.ndarray:

@@ -25,10 +25,12 @@ def whole_scores(generation: Generation) -> tuple[np.ndarray, np.ndarray | None]
     leaves = flatten(generation.record)
     steps, (batch, length) = len(generation.recorded_steps), np.shape(generation.tokens)
     fitting = {
-        name: leaf for name, leaf in leaves.items()
-        if leaf.ndim == 5 and (leaf.shape[0], leaf.shape[2], leaf.shape[4]) == (steps, batch, length)
+        name: leaf
+        for name, leaf in leaves.items()
+        if leaf.ndim == 5
+        and (leaf.shape[0], leaf.shape[2], leaf.shape[4]) == (steps, batch, length)
         and name.rpartition(".")[2] not in OTHERS
-    }  # fmt: skip
+    }
     if not fitting:
         shapes = ", ".join(f"{name or 'an array'} {list(leaf.shape)}" for name, leaf in leaves.items())
         raise JaxsinkError(
@@ -59,10 +61,10 @@ def unpack(leaves: Mapping[str, np.ndarray]) -> Any:
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
         *outer, last = name.split(".")
-        place = tree
+        node = tree
         for key in outer:
-            place = place.setdefault(key, {})
-        place[last] = leaf
+            node = node.setdefault(key, {})
+        node[last] = leaf
     return tree
 
 

@@ -118,9 +118,9 @@ def list_of(data: dict[str, Any], key: str, file: Path) -> list[Any]:
 def find_figure(name: Any, figures: Path, file: Path) -> Path:
     if not isinstance(name, str) or Path(name).name != name or Path(name).suffix != ".svg":
         raise JaxsinkError(f"{file}: {name!r} is not the name of an .svg file.")
-    for place in (figures / name, (figures / name).with_suffix(".png")):
-        if not place.is_file():
-            raise JaxsinkError(f"{file} names a figure that is missing: {place}.")
+    for path in (figures / name, (figures / name).with_suffix(".png")):
+        if not path.is_file():
+            raise JaxsinkError(f"{file} names a figure that is missing: {path}.")
     return figures / name
 
 

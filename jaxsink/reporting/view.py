@@ -52,7 +52,7 @@ def movement(run: Run, eps: float) -> tuple[np.ndarray, np.ndarray]:
 def most_moving(run: Run, eps: float) -> tuple[int, int, int]:
     """(jumps, layer, head) of the head whose largest sink moves most often, and of those farthest."""
     jumps, distance = movement(run, eps)
-    best = max(np.ndindex(jumps.shape), key=lambda place: (jumps[place], distance[place]))
+    best = max(np.ndindex(jumps.shape), key=lambda index: (jumps[index], distance[index]))
     return int(jumps[best]), *best
 
 

@@ -84,8 +84,8 @@ def canvas_of(source: Source, sequence: int, tokenizer: Tokenizer | None = None)
     mask, committed = np.asarray(source.mask), np.asarray(source.committed_at)
     _check_sequence(sequence, len(mask))
     before = np.arange(mask.shape[1]) < source.prompt_length
-    written = mask[sequence] & (before | (committed[sequence] >= 0))  # not what lies after an early end
-    real, taken = np.flatnonzero(written), int(source.recorded_of()[sequence])
+    filled = mask[sequence] & (before | (committed[sequence] >= 0))  # not the positions after an early end
+    real, taken = np.flatnonzero(filled), int(source.recorded_of()[sequence])
     tokenizer = tokenizer or source.tokenizer
     texts = None if tokenizer is None else [tokenizer.token(i) for i in np.asarray(source.tokens)[sequence, real]]
     prompt = int(before[real].sum())
@@ -109,26 +109,26 @@ def received_of(source: Source, canvas: Canvas, sequence: int, record: str | Non
 
 def largest_of(source: Source, sequence: int | None, record: str | None, rule: Rule | None) -> Largest:
     """Of one sequence (then B = 1), or of all."""
-    rows = slice(None) if sequence is None else slice(sequence, sequence + 1)
+    chosen = slice(None) if sequence is None else slice(sequence, sequence + 1)
     if isinstance(source, Tracks):
         _check_shape(np.shape(source.sinks), sequence or 0)
-        position, score = (np.asarray(x)[:, :, rows] for x in (source.position, source.score))
+        position, score = (np.asarray(x)[:, :, chosen] for x in (source.position, source.score))
         return _largest(position, score, np.full(position.shape[2], len(position)))
     if not isinstance(source, Generation):
         _check_shape(np.shape(source), sequence or 0)
-        tracks = track(np.asarray(to_host(source))[:, :, rows], rule)
+        tracks = track(np.asarray(to_host(source))[:, :, chosen], rule)
         return largest_of(tracks, None, None, None)
     _check_sequence(sequence or 0, len(np.asarray(source.mask)))
-    taken = source.recorded_of()[rows]
+    taken = source.recorded_of()[chosen]
     top = None if _per_position(source, record) else top_leaves(source, record)
     if top is not None:
-        score, position = (leaf.host()[:, :, rows, :, 0] for leaf in top)
+        score, position = (leaf.host()[:, :, chosen, :, 0] for leaf in top)
         position = np.where(score > 0, position, -1)
         return Largest(position, score, taken, top[0].labels["layer"], top[0].labels["head"], "key")
     leaf = received_leaf(source, record)
     if "head" not in leaf.dims:
         raise JaxsinkError(f"{leaf.name} is a mean over heads, so no head's sink is known; record received() itself.")
-    tracks = track(leaf.host()[:, :, rows], rule, source.real_at()[:, rows], taken)
+    tracks = track(leaf.host()[:, :, chosen], rule, source.real_at()[:, chosen], taken)
     position, score = np.asarray(tracks.position), np.asarray(tracks.score)
     return Largest(position, score, taken, leaf.labels["layer"], leaf.labels["head"])
 

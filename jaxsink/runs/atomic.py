@@ -53,8 +53,8 @@ def new_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield partial
-        for place in (partial, path.parent):
-            handle = os.open(place, os.O_RDONLY)
+        for one in (partial, path.parent):
+            handle = os.open(one, os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:
@@ -68,9 +68,9 @@ def check_target(path: Path, marker: str, overwrite: bool) -> None:
     if not os.path.lexists(path):
         return
     if not overwrite:
-        raise JaxsinkError(f"{path} exists already; choose another place, or overwrite it (--overwrite).")
+        raise JaxsinkError(f"{path} exists already; choose another name, or overwrite it (--overwrite).")
     if not path.is_dir() or (any(path.iterdir()) and not (path / marker).is_file()):
-        raise JaxsinkError(f"{path} is not a checkpoint of jaxsink, so it is not overwritten; choose another place.")
+        raise JaxsinkError(f"{path} is not a checkpoint of jaxsink, so it is not overwritten; choose another name.")
 
 
 @contextmanager
@@ -155,9 +155,9 @@ def _finish_replacing(path: Path, old: Path) -> None:
 
 def _sync(folder: Path) -> None:
     """Everything in the folder onto the disk, so that no power cut after the rename can leave a hole in it."""
-    for place, _, files in os.walk(folder):
+    for directory, _, files in os.walk(folder):
         for name in (*files, "."):
-            handle = os.open(os.path.join(place, name), os.O_RDONLY)
+            handle = os.open(os.path.join(directory, name), os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:

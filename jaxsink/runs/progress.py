@@ -6,7 +6,7 @@
         with stage("training", total=600, unit="steps") as task:
             task.update(done=10, detail="loss 2.31")
 
-On a terminal a line with a spinner, a bar and the time left stands below all other output, and is gone at the end.
+On a terminal a line with a spinner, a bar and the time left is shown below all other output, and disappears at the end.
 Elsewhere plain lines come, the first after a second, then one every few seconds. Without `reporting` a stage costs nothing
 and says nothing.
 """

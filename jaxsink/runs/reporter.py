@@ -35,9 +35,16 @@ class Reporter:
         self.is_watched = is_watched(console)
         spinner = SpinnerColumn("dots" if has_symbols(console) else "line")
         self.rows = Progress(
-            spinner, What(), Bar(bar_width=BAR), TimeElapsedColumn(), Left(),
-            console=console, auto_refresh=False, get_time=clock, speed_estimate_period=MEMORY,
-        )  # fmt: skip
+            spinner,
+            What(),
+            Bar(bar_width=BAR),
+            TimeElapsedColumn(),
+            Left(),
+            console=console,
+            auto_refresh=False,
+            get_time=clock,
+            speed_estimate_period=MEMORY,
+        )
         self.bodies: dict[TaskID, RenderableType] = {}  # what a terminal shows above the lines
         self.begin = self.heard = clock()
         self.lines = 0  # plain ones so far
@@ -71,7 +78,7 @@ class Reporter:
             self._choose_visible()
 
     def beat(self) -> None:
-        """Show how things stand, if it is time."""
+        """Show the state of the work, if it is time."""
         with self._lock:
             silence = self.clock() - self.heard
             if not self.is_watched:
@@ -100,9 +107,13 @@ class Reporter:
             self.console.file.write("\n")
             self.at_line_start = True
         live = Live(
-            console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False,
+            console=self.console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
             vertical_overflow="crop",
-        )  # fmt: skip
+        )
         live.start()
         self._live = live
 

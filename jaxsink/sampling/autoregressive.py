@@ -1,151 +1,211 @@
-"""The autoregressive loop: the prompt fills a key/value cache, then every step runs one token through it.
+"""Autoregressive sampling: the prompt fills a key/value cache, then every step runs one token through it.
 
-Step t runs the token at index P - 1 + t, and writes the next one. So step 0 runs the prompt's last token, and every step
-records one row of attention: what the last token looks at while the next one is chosen.
+Step t runs the token at position P - 1 + t, and writes the next one. So step 0 runs the prompt's last token, and every step
+records one query of attention: what the last token looks at while the next one is chosen.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int, PyTree, Shaped
 
-from jaxsink.nn.batch import Batch, Execution
-from jaxsink.nn.cache import Cache
-from jaxsink.nn.compilation import model_jit
-from jaxsink.nn.transformer import Model, empty_cache
+from jaxsink.nn.batch import Batch
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import Cache, Output, empty_cache
+from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
 from jaxsink.recording.recorders import Recorder, last_row
 from jaxsink.recording.spec import zeros_like_shapes
-from jaxsink.sampling.diffusion import Given, Settings, first_drop, laid_out, loop_steps, next_drop
+from jaxsink.sampling.base import Sampler, check_filters, require
+from jaxsink.sampling.confidence import pick, shape_logits, token_noise
 from jaxsink.sampling.interventions import ranks_on_clean
+from jaxsink.sampling.rng import Draws
+from jaxsink.sampling.run import Carry, Decoding, first_drop, next_drop
 
 
-class Carry(NamedTuple):
-    """Everything that changes from step to step."""
+@pytree_dataclass
+class ARCarry(Carry):
+    """The carry of the autoregressive sampler."""
 
-    step: Array  # i32[]
-    tokens: Array  # i32[B,S]
-    committed_at: Array  # i32[B,S]
-    done: Array  # bool[B]
-    steps: Array  # i32[B]
-    log_prob: Array  # f32[B,S], of the tokens that were written
-    sums: tuple[Any, ...]  # whole_map: sums over all queries so far, one per recorder that adds up
-    seen: Any  # what the intervention needs, of the last step
-    drop: Array | None  # what the intervention returned for the last step
-    cache: Cache
-    clean: Cache | None  # for rank_on="clean": the same tokens, without any key ever hidden
+    log_prob: Float[Array, "B S"] = axes()  # of the tokens that were written, 0 elsewhere
+    sums: tuple[PyTree, ...] = axes(1, 2)  # whole_map: over all queries so far, one per recorder that adds up
+    cache: Cache = axes(batch=-4, heads=-3)
+    clean_cache: Cache | None = axes(batch=-4, heads=-3)  # rank_on="clean": without any key ever dropped
+
+    def caches(self) -> tuple[Cache | None, ...]:
+        return self.cache, self.clean_cache
 
 
-def start(model: Model, tokens: Array, given: Given, settings: Settings) -> Carry:
-    """Before the first step; the prompt runs inside the first chunk (`advance(..., begin=True)`)."""
-    batch, length = tokens.shape
-    intervene = settings.intervene
-    cache = empty_cache(model, batch, length)
-    zero = jnp.zeros(batch, jnp.int32)
-    carry = Carry(
-        step=jnp.int32(0),
-        tokens=tokens,
-        committed_at=jnp.full_like(tokens, -1),
-        done=zero > 0,
-        steps=zero,
-        log_prob=jnp.zeros(tokens.shape, jnp.float32),
-        sums=(),
-        seen=None,
-        drop=None,
-        cache=cache,
-        clean=empty_cache(model, batch, length) if intervene is not None and ranks_on_clean(intervene) else None,
-    )
-    if intervene is not None:
-        run = partial(_run_last, model, given=given, settings=settings, drop=None, recorders=settings.plan.needs)
-        carry = carry._replace(seen=zeros_like_shapes(jax.eval_shape(lambda c: run(c, cache=c.cache)[1], carry)))
-        carry = carry._replace(drop=first_drop(carry, given, settings, model.config))
-    if settings.sampler.whole_map:
-        run = partial(_run_last, model, given=given, settings=settings, drop=None, recorders=added_up(settings))
-        carry = carry._replace(sums=zeros_like_shapes(jax.eval_shape(lambda c: run(c, cache=c.cache)[1], carry)))
-    return laid_out(carry, settings)
+class Now(NamedTuple):
+    """Where the next token is drawn."""
+
+    step: Int[Array, ""]
+    position: Int[Array, "B 1"]
+    offset: Int[Array, "B 1"]
 
 
-@model_jit(static=("settings", "chunk", "begin"), donated=("carry",))
-def advance(model: Model, carry: Carry, given: Given, settings: Settings, chunk: int, begin: bool) -> tuple[Carry, Any]:
-    """Up to `chunk` more steps; the first chunk runs the prompt before them."""
-    if begin and settings.prompt > 1:
-        carry = _prefill(model, carry, given, settings)
-    return loop_steps(partial(_step, model, given=given, settings=settings), carry, settings, chunk)
+@dataclass(frozen=True)
+class ARSampler(Sampler[ARCarry]):
+    """Autoregressive generation with a key/value cache; one token per step.
+
+    Each step records the query of the token that was just written (what the last token attends to). whole_map=True adds
+    the queries up, so that `received` covers the whole causal map so far, prompt included, as the paper's figures need.
+    """
+
+    is_autoregressive = True
+    prefills = True
+    length_field = "max_new_tokens"
+
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_at_eos: bool = True
+    whole_map: bool = False
+
+    def check(self, config: ModelConfig) -> None:
+        require(self.max_new_tokens > 0, "ARSampler: max_new_tokens must be positive.")
+        require(config.attention == "causal", f"ARSampler: a {config.family} model is not autoregressive.")
+        check_filters("ARSampler", self.temperature, self.top_p, self.top_k)
+
+    def total_steps(self, masks: int) -> int:
+        return self.max_new_tokens
+
+    def window(self, config: ModelConfig) -> int:
+        return 1
+
+    def queries_per_step(self, length: int) -> float:
+        return 1.0
+
+    @property
+    def ends_at_eos(self) -> bool:
+        return self.stop_at_eos
+
+    def log_prob(self, carry: ARCarry) -> Float[Array, "B S"]:
+        return carry.log_prob
+
+    def with_whole_map(self) -> ARSampler:
+        return replace(self, whole_map=True)
+
+    def init(self, run: Decoding, tokens: Int[Array, "B S"]) -> ARCarry:
+        """The prompt runs later, inside the first chunk of steps (`prefill`)."""
+        batch, length = tokens.shape
+        intervene = run.spec.intervene
+        needs_clean = intervene is not None and ranks_on_clean(intervene)
+        zero = jnp.zeros(batch, jnp.int32)
+        carry = ARCarry(
+            step=jnp.int32(0),
+            tokens=tokens,
+            committed_at=jnp.full_like(tokens, -1),
+            done=zero > 0,
+            steps=zero,
+            seen=None,
+            drop=None,
+            log_prob=jnp.zeros(tokens.shape, jnp.float32),
+            sums=(),
+            cache=empty_cache(run.model, batch, length),
+            clean_cache=empty_cache(run.model, batch, length) if needs_clean else None,
+        )
+
+        def zeros(recorders: tuple[Recorder, ...]) -> tuple[PyTree, ...]:
+            shapes = jax.eval_shape(lambda c: run_last(run, c, c.cache, recorders=recorders).record, carry)
+            return zeros_like_shapes(shapes)
+
+        if intervene is not None:
+            carry = carry.replace(seen=zeros(run.spec.record.needs))
+            carry = carry.replace(drop=first_drop(run, carry))
+        if adding := self.added_up(run):
+            carry = carry.replace(sums=zeros(adding))
+        return constrain(carry, run.spec.mesh)
+
+    def prefill(self, run: Decoding, carry: ARCarry) -> ARCarry:
+        """Fill the caches with the prompt, but for its last token, which step 0 runs."""
+        count = run.spec.prompt_length - 1
+        if count == 0:
+            return carry
+        mask = run.inputs.mask & (jnp.arange(run.inputs.mask.shape[1]) < count)
+        batch = Batch.make(run.config, carry.tokens, mask, prompt=run.inputs.prompt)._replace(queries=count)
+        recorders = self.added_up(run)
+        out = run.model(batch, cache=carry.cache, recorders=recorders, execution=run.spec.execution, head=False)
+        clean = None if carry.clean_cache is None else jax.tree.map(jnp.copy, out.cache)
+        return carry.replace(cache=out.cache, sums=out.record, clean_cache=clean)
+
+    def step(self, run: Decoding, carry: ARCarry, *, record: bool) -> tuple[ARCarry, tuple[PyTree, ...]]:
+        spec = run.spec
+        position = spec.prompt_length + carry.step
+        there_before = run.inputs.mask & (jnp.arange(run.inputs.mask.shape[1]) < position - 1)
+        drop = next_drop(run, carry, there_before)
+        wanted = tuple(r for r in spec.record.recorders if record and not (self.whole_map and adds_up(r)))
+        adding, needs = self.added_up(run), spec.record.needs
+        out = run_last(run, carry, carry.cache, drop, wanted + adding + needs)
+        records, added, seen = split(out.record, len(wanted), len(adding))
+        clean = None
+        if carry.clean_cache is not None:
+            on_clean = run_last(run, carry, carry.clean_cache, recorders=needs)
+            seen, clean = on_clean.record, on_clean.cache
+        sums = jax.tree.map(jnp.add, carry.sums, added)
+        if adding and record:
+            records = with_sums(run, carry, records, sums)
+        carry = carry.replace(sums=sums, seen=None if spec.intervene is None else seen, drop=drop)
+        carry = carry.replace(cache=out.cache, clean_cache=clean)
+        return self._write(run, carry, run.model.logits(out.hidden[:, 0])), records
+
+    def _write(self, run: Decoding, carry: ARCarry, logits: Float[Array, "B V"]) -> ARCarry:
+        """Choose the next token and write it; sequences that write eos are done."""
+        eos_ids, position = run.config.eos_ids, run.spec.prompt_length + carry.step
+        token = self.next_token(logits, carry.step, run.spec.prompt_length, run.inputs.draws)
+        before = carry.tokens[:, position]
+        if run.spec.forced:
+            token = jnp.where(before >= 0, before, token)
+        log_prob = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], axis=-1)[:, 0]
+        ends = jnp.isin(token, jnp.array(eos_ids)) if self.stop_at_eos and eos_ids else jnp.zeros_like(carry.done)
+        token = jnp.where(carry.done, before, token).astype(jnp.int32)
+        return carry.replace(
+            step=carry.step + 1,
+            tokens=carry.tokens.at[:, position].set(token),
+            committed_at=carry.committed_at.at[:, position].set(jnp.where(carry.done, -1, carry.step)),
+            log_prob=carry.log_prob.at[:, position].set(jnp.where(carry.done, 0.0, log_prob)),
+            done=carry.done | ends,
+            steps=carry.steps + ~carry.done,
+        )
+
+    def next_token(
+        self, logits: Float[Array, "B V"], step: Int[Array, ""], prompt_length: int, draws: Draws
+    ) -> Int[Array, " B"]:
+        if self.temperature == 0:
+            return jnp.argmax(logits, axis=-1)
+        shaped = shape_logits(logits[:, None], self.temperature, self.top_p, self.top_k, k_first=True)
+        offset = jnp.full((logits.shape[0], 1), step)
+        now = Now(step, offset + prompt_length, offset)
+        return pick(shaped, token_noise(draws, now, logits.shape[-1]))[:, 0]
+
+    def added_up(self, run: Decoding) -> tuple[Recorder, ...]:
+        """With whole_map, the recorders that add up; without their reductions, which wait until the sum is complete."""
+        recorders = run.spec.record.recorders if self.whole_map else ()
+        return tuple(replace(r, reductions=()) for r in recorders if adds_up(r))
 
 
-def _prefill(model: Model, carry: Carry, given: Given, settings: Settings) -> Carry:
-    """Fill the caches with the prompt, but for its last token, which step 0 runs."""
-    count = settings.prompt - 1
-    mask = given.mask & (jnp.arange(given.mask.shape[1]) < count)
-    batch = Batch.make(model.config, carry.tokens, mask, prompt=given.prompt)._replace(queries=count)
-    execution = Execution(settings.backend, settings.mesh)
-    out = model(batch, cache=carry.cache, recorders=added_up(settings), execution=execution, head=False)
-    assert out.cache is not None
-    clean = None if carry.clean is None else jax.tree.map(jnp.copy, out.cache)
-    return carry._replace(cache=out.cache, sums=out.record, clean=clean)
-
-
-def _step(
-    model: Model, carry: Carry, given: Given, settings: Settings, record_now: bool
-) -> tuple[Carry, tuple[Any, ...]]:
-    config, sampler, plan = model.config, settings.sampler, settings.plan
-    there_before = given.mask & (jnp.arange(given.mask.shape[1]) < settings.prompt - 1 + carry.step)
-    drop = next_drop(carry, there_before, given, settings)
-    wanted = tuple(r for r in plan.recorders if record_now and not (sampler.whole_map and adds_up(r)))
-    adding, needs = added_up(settings), () if settings.intervene is None else plan.needs
-    hidden, values, cache = _run_last(model, carry, given, settings, drop, wanted + adding + needs, carry.cache)
-    values, added, seen = _split(values, len(wanted), len(adding))
-    clean = None
-    if carry.clean is not None:
-        _, seen, clean = _run_last(model, carry, given, settings, None, needs, carry.clean)
-    sums = jax.tree.map(jnp.add, carry.sums, added)
-    if adding and record_now:
-        values = _with_sums(values, sums, carry, given, settings, config)
-
-    scores = model.logits(hidden[:, 0])
-    token = sampler.next_token(scores, carry.step, settings.prompt, given.draws)
-    at = settings.prompt + carry.step
-    if settings.forced:
-        token = jnp.where(carry.tokens[:, at] >= 0, carry.tokens[:, at], token)
-    log_prob = jnp.take_along_axis(jax.nn.log_softmax(scores), token[:, None], axis=-1)[:, 0]
-    tokens = carry.tokens.at[:, at].set(jnp.where(carry.done, carry.tokens[:, at], token).astype(jnp.int32))
-    committed_at = carry.committed_at.at[:, at].set(jnp.where(carry.done, -1, carry.step))
-    done = carry.done
-    if sampler.stop_at_eos and config.eos_ids:
-        done = done | jnp.isin(token, jnp.array(config.eos_ids))
-    log_prob = carry.log_prob.at[:, at].set(jnp.where(carry.done, 0.0, log_prob))
-    carry = Carry(
-        carry.step + 1, tokens, committed_at, done, carry.steps + ~carry.done, log_prob, sums,
-        seen if settings.intervene is not None else None, drop, cache, clean,
-    )  # fmt: skip
-    return carry, values
-
-
-def _now(carry: Carry, given: Given, settings: Settings, config: Any) -> Batch:
+def batch_now(run: Decoding, carry: ARCarry) -> Batch:
     """The tokens so far, of which the last one runs."""
-    at = settings.prompt - 1 + carry.step
-    mask = given.mask & (jnp.arange(given.mask.shape[1]) <= at)
-    batch = Batch.make(config, carry.tokens, mask, prompt=given.prompt, done=carry.done)
-    return batch._replace(start=at, queries=1)
+    position = run.spec.prompt_length - 1 + carry.step
+    mask = run.inputs.mask & (jnp.arange(run.inputs.mask.shape[1]) <= position)
+    batch = Batch.make(run.config, carry.tokens, mask, prompt=run.inputs.prompt, done=carry.done)
+    return batch._replace(start=position, queries=1)
 
 
-def _run_last(
-    model: Model,
-    carry: Carry,
-    given: Given,
-    settings: Settings,
-    drop: Any,
-    recorders: tuple[Recorder, ...],
+def run_last(
+    run: Decoding,
+    carry: ARCarry,
     cache: Cache,
-) -> tuple[Array, tuple[Any, ...], Cache]:
-    batch, execution = _now(carry, given, settings, model.config), Execution(settings.backend, settings.mesh)
-    out = model(batch, cache=cache, drop=drop, recorders=recorders, execution=execution, head=False)
-    assert out.cache is not None
-    return out.hidden, out.record, out.cache
+    drop: Shaped[Array, "L B H S"] | None = None,
+    recorders: tuple[Recorder, ...] = (),
+) -> Output:
+    batch = batch_now(run, carry)
+    return run.model(batch, cache=cache, drop=drop, recorders=recorders, execution=run.spec.execution, head=False)
 
 
 def adds_up(recorder: Recorder) -> bool:
@@ -153,13 +213,7 @@ def adds_up(recorder: Recorder) -> bool:
     return recorder.join == "sum" and recorder.read is not last_row().read
 
 
-def added_up(settings: Settings) -> tuple[Recorder, ...]:
-    """With whole_map, the recorders that add up; without their reductions, which wait until the sum is complete."""
-    recorders = settings.plan.recorders if settings.sampler.whole_map else ()
-    return tuple(replace(r, reductions=()) for r in recorders if adds_up(r))
-
-
-def _split(values: tuple[Any, ...], *counts: int) -> tuple[tuple[Any, ...], ...]:
+def split(values: tuple[PyTree, ...], *counts: int) -> tuple[tuple[PyTree, ...], ...]:
     parts = []
     for count in counts:
         parts.append(values[:count])
@@ -167,20 +221,20 @@ def _split(values: tuple[Any, ...], *counts: int) -> tuple[tuple[Any, ...], ...]
     return *parts, values
 
 
-def _with_sums(
-    values: tuple[Any, ...], sums: tuple[Any, ...], carry: Carry, given: Given, settings: Settings, config: Any
-) -> tuple[Any, ...]:
+def with_sums(
+    run: Decoding, carry: ARCarry, records: tuple[PyTree, ...], sums: tuple[PyTree, ...]
+) -> tuple[PyTree, ...]:
     """All recorders' values in order: sums over the queries so far, reduced layer by layer, among those of this step."""
-    keys = _now(carry, given, settings, config).keys
+    keys = batch_now(run, carry).keys
 
-    def unless_done(total: Array) -> Array:
-        """[L,B,...]: rows that have finished have no statistics."""
+    def unless_done(total: Shaped[Array, "L ..."]) -> Shaped[Array, "L ..."]:
+        """Sequences that have finished have no statistics."""
         if total.shape[1:2] != carry.done.shape:
             return total
         return jnp.where(carry.done.reshape(1, -1, *[1] * (total.ndim - 2)), 0, total)
 
-    def reduced(recorder: Recorder, total: Any) -> Any:
+    def reduced(recorder: Recorder, total: PyTree) -> PyTree:
         return jax.vmap(lambda value: recorder.finish(value, keys))(jax.tree.map(unless_done, total))
 
-    of_step, of_all = iter(values), iter(sums)
-    return tuple(reduced(r, next(of_all)) if adds_up(r) else next(of_step) for r in settings.plan.recorders)
+    of_step, of_all = iter(records), iter(sums)
+    return tuple(reduced(r, next(of_all)) if adds_up(r) else next(of_step) for r in run.spec.record.recorders)

@@ -1,116 +1,139 @@
-"""Where a run's rows live: one compiled program on one device or a mesh, or one per device with the rows dealt out.
+"""The compiled program of a run: one for all steps, on one device, on a mesh, or on several devices by pmap.
 
-Both offer the same three functions, so that `generate` does not care: `start()`, `advance(carry, chunk, begin)`, and
-`rows(carry)`, which gives the carry's arrays back as one batch.
+`generate`, the planner and the evaluation engine all run a sampler through `Program`; it alone knows how it is compiled.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int, PyTree
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.compilation import PmapProgram
-from jaxsink.nn.transformer import Model
-from jaxsink.parallel.rows import collect, deal
-from jaxsink.sampling.diffusion import Given, Settings
-from jaxsink.sampling.rng import Draws
+from jaxsink.nn.compilation import compiler_options, model_jit
+from jaxsink.nn.sharding import layout_of
+from jaxsink.nn.transformer import Transformer
+from jaxsink.parallel.axes import by_field, join, split, split_axes
+from jaxsink.parallel.mesh import Device
+from jaxsink.parallel.pmap import merge_batch, pmap_program, split_batch
+from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.rng import Draws, sequence_keys
+from jaxsink.sampling.run import Carry, Decoding, RunInputs, RunSpec, run_steps
 
-PER_LAYER = ("seen", "drop", "cache", "clean", "sums")  # parts of a carry that nobody reads at the end
+C = TypeVar("C", bound=Carry)
+
+
+def start(model: Transformer, tokens: Int[Array, "B S"], inputs: RunInputs, sampler: Sampler, spec: RunSpec) -> Carry:
+    return sampler.init(Decoding(model, inputs, spec), tokens)
+
+
+def advance(
+    model: Transformer, carry: C, inputs: RunInputs, sampler: Sampler, spec: RunSpec, chunk: int, is_first: bool
+) -> tuple[C, tuple[PyTree, ...]]:
+    """Up to `chunk` more steps; before the first of all, what the sampler runs once (the prompt)."""
+    run = Decoding(model, inputs, spec)
+    if is_first:
+        carry = sampler.prefill(run, carry)
+    return run_steps(partial(sampler.step, run), carry, spec, chunk)
+
+
+_start = jax.jit(start, static_argnames=("sampler", "spec"))
+_advance = model_jit(static=("sampler", "spec", "chunk", "is_first"), donated=("carry",))(advance)
 
 
 @dataclass(frozen=True)
-class OneProgram:
-    """jit; on a mesh, weights lie as loaded and rows along its data axis."""
+class Program:
+    """A model, a sampler and the static spec of a run. devices: deal the sequences out over these by pmap."""
 
-    loop: Any
-    model: Model
-    tokens: Array
-    given: Given
-    settings: Settings
+    model: Transformer
+    sampler: Sampler
+    spec: RunSpec
+    devices: tuple[Device, ...] | None = None
 
-    def start(self) -> Any:
-        begin = jax.jit(self.loop.start, static_argnames="settings")
-        return begin(self.model, self.tokens, self.given, settings=self.settings)
+    @classmethod
+    def on(cls, model: Transformer, sampler: Sampler, spec: RunSpec, devices: tuple[Device, ...] | None) -> Program:
+        """With a copy of the weights on each of the devices, if there are any."""
+        return cls(model if devices is None else replicate(model, devices), sampler, spec, devices)
 
-    def advance(self, carry: Any, chunk: int, begin: bool) -> tuple[Any, Any]:
-        return self.loop.advance(self.model, carry, self.given, self.settings, chunk, begin=begin)
+    def start(self, tokens: Int[Array, "B S"], inputs: RunInputs) -> Carry:
+        """The carry before the first step."""
+        static = {"sampler": self.sampler, "spec": self.spec}
+        if self.devices is None:
+            return _start(self.model, tokens, inputs, **static)
+        tokens, inputs = split_batch(tokens, 0, len(self.devices)), split(inputs, len(self.devices))
+        run = pmap_program(start, (None, 0, split_axes(inputs)), 0, self.devices, static=static)
+        return run(self.model, tokens, inputs)
 
-    def rows(self, carry: Any) -> Any:
-        return carry
+    def advance(self, carry: C, inputs: RunInputs, chunk: int, is_first: bool) -> tuple[C, tuple[PyTree, ...]]:
+        """Up to `chunk` more steps: (carry, records with leading axes [recorded steps, L, B])."""
+        is_first = is_first and self.sampler.prefills  # else all chunks share one program
+        if self.devices is None:
+            return _advance(self.model, carry, inputs, self.sampler, self.spec, chunk, is_first)
+        batch, inputs = inputs.mask.shape[0], split(inputs, len(self.devices))
+        static = {"sampler": self.sampler, "spec": self.spec, "chunk": chunk, "is_first": is_first}
+        in_axes = (None, 0, split_axes(inputs))
+        run = pmap_program(advance, in_axes, (0, 2), self.devices, donate=(1,), static=static)
+        carry, records = run(self.model, carry, inputs, compiler_options=compiler_options(self.model))
+        return carry, jax.tree.map(partial(_one_batch, batch=batch), records)
 
+    def joined(self, carry: C, batch: int) -> C:
+        """The carry as one batch: its step, and the fields that have the batch first."""
+        return carry if self.devices is None else join(carry, batch).replace(step=carry.step.max())
 
-@dataclass(frozen=True)
-class Dealt:
-    """pmap: every device holds the weights (see `copied`) and runs its share of the rows."""
+    def lower(self, batch: int, length: int, chunk: int) -> jax.stages.Lowered:
+        """The program for shapes alone: the model's weights may be shapes too, on devices that are not there."""
+        mesh = self.spec.mesh
+        inputs, tokens = _input_shapes(batch, length), jax.ShapeDtypeStruct((batch, length), jnp.int32)
+        if mesh is not None:
+            inputs, tokens = _on_mesh(inputs, mesh), _on_mesh(tokens, mesh)
+        carry = jax.eval_shape(partial(start, sampler=self.sampler, spec=self.spec), self.model, tokens, inputs)
+        carry = carry if mesh is None else _on_mesh(carry, mesh)
+        return _advance.lower(self.model, carry, inputs, self.sampler, self.spec, chunk, self.sampler.prefills)
 
-    loop: Any
-    model: Model
-    tokens: Array
-    given: Given
-    settings: Settings
-    devices: tuple[Any, ...]
-
-    def start(self) -> Any:
-        count = len(self.devices)
-        return _pmapped_start(self.loop, self.settings, self.devices)(
-            self.model, deal(self.tokens, 0, count), self._given()
-        )
-
-    def advance(self, carry: Any, chunk: int, begin: bool) -> tuple[Any, Any]:
-        run = _pmapped_advance(self.loop, self.settings, chunk, begin, self.devices)
-        carry, values = run(self.model, carry, self._given())
-        batch = self.tokens.shape[0]
-
-        def rows(x: Array) -> Array:
-            if x.ndim < 4 or x.shape[2] * x.shape[3] != batch:
-                raise JaxsinkError(
-                    "with devices=…, every record needs the batch as its first axis: [B, ...] per layer."
-                )
-            return collect(x, 2, batch)
-
-        return carry, jax.tree.map(rows, values)
-
-    def rows(self, carry: Any) -> Any:
-        whole = {
-            name: jax.tree.map(lambda x: collect(x, 0, self.tokens.shape[0]), value)
-            for name, value in carry._asdict().items()
-            if name not in (*PER_LAYER, "step")
-        }
-        return carry._replace(**whole, step=carry.step.max())
-
-    def _given(self) -> Given:
-        count = len(self.devices)
-        draws = self.given.draws
-        by_step = {name: deal(getattr(draws, name), 1, count) for name in ("token", "remask", "transfer")}
-        keys = draws.keys.reshape(count, -1)
-        mask, prompt, policy = (deal(x, 0, count) for x in (self.given.mask, self.given.prompt, self.given.policy))
-        return Given(mask, prompt, Draws(keys, **by_step), policy)
+    def shapes(self, tokens: Int[Array, "B S"], inputs: RunInputs, chunk: int) -> tuple[Carry, tuple[PyTree, ...]]:
+        """(carry, records of a chunk) as shapes; nothing is allocated."""
+        static = {"sampler": self.sampler, "spec": self.spec}
+        carry = jax.eval_shape(partial(start, **static), self.model, tokens, inputs)
+        run = partial(advance, **static, chunk=chunk, is_first=self.sampler.prefills)
+        return carry, jax.eval_shape(run, self.model, carry, inputs)[1]
 
 
-def copied(model: Model, devices: Sequence[Any]) -> Model:
+def _input_shapes(batch: int, length: int) -> RunInputs:
+    real = jax.ShapeDtypeStruct((batch, length), bool)
+    keys = jax.eval_shape(lambda: sequence_keys(jnp.zeros(batch, jnp.uint32)))
+    policy = jax.ShapeDtypeStruct((batch,), jnp.int32)
+    return RunInputs(real, real, Draws(keys), policy)  # pyright: ignore[reportArgumentType]
+
+
+def _on_mesh(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Shapes with the sharding that arrays of a run have."""
+
+    def place(x: PyTree, batch: int | None = 0, heads: int | None = None) -> PyTree:
+        def one(s: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=layout_of(s.shape, mesh, batch or 0, heads))
+
+        return jax.tree.map(one, x)
+
+    return by_field(tree, place) if dataclasses.is_dataclass(tree) else place(tree)
+
+
+def _one_batch(x: Array, batch: int) -> Array:
+    """[T, L, devices, B / devices, …] -> [T, L, B, …]."""
+    if x.ndim < 4 or x.shape[2] * x.shape[3] != batch:
+        raise JaxsinkError("with devices=…, every record needs the batch as its first axis: [B, ...] per layer.")
+    return merge_batch(x, 2, batch)
+
+
+def replicate(model: Transformer, devices: Sequence[Device]) -> Transformer:
     """The model with a copy of its weights on each device, once: pmap would make them anew for every chunk of steps."""
     everywhere = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec())
     return jax.device_put(model, everywhere)
-
-
-GIVEN_AXES = Given(mask=0, prompt=0, draws=Draws(keys=0, token=1, remask=1, transfer=1), policy=0)  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=64)
-def _pmapped_start(loop: Any, settings: Settings, devices: tuple[Any, ...]) -> Any:
-    return jax.pmap(partial(loop.start, settings=settings), in_axes=(None, 0, GIVEN_AXES), devices=devices)
-
-
-@lru_cache(maxsize=64)
-def _pmapped_advance(loop: Any, settings: Settings, chunk: int, begin: bool, devices: tuple[Any, ...]) -> Any:
-    run = partial(loop.advance.__wrapped__, settings=settings, chunk=chunk, begin=begin)
-    axes = (None, 0, GIVEN_AXES)
-    return PmapProgram(jax.pmap(run, in_axes=axes, out_axes=(0, 2), devices=devices, donate_argnums=1))

@@ -3,263 +3,244 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypedDict, Unpack
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Int, PyTree
+from numpy.typing import ArrayLike
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.attention import choose_backend
+from jaxsink.nn.batch import Execution
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import explained, wait_on_cpu
-from jaxsink.nn.transformer import Model
+from jaxsink.nn.transformer import Transformer
 from jaxsink.parallel.hosts import to_host
-from jaxsink.parallel.mesh import DATA, mesh_of
-from jaxsink.parallel.rows import check_devices, fill_up, place_rows
-from jaxsink.recording.spec import make_plan
-from jaxsink.sampling import autoregressive, diffusion
-from jaxsink.sampling import rng as noise
-from jaxsink.sampling.arguments import check_arguments
-from jaxsink.sampling.execution import Dealt, OneProgram, copied
+from jaxsink.parallel.layout import put_batch
+from jaxsink.parallel.mesh import DATA, Device, mesh_of
+from jaxsink.parallel.pmap import check_devices, pad_batch
+from jaxsink.recording.spec import make_record_spec
+from jaxsink.sampling import interventions
+from jaxsink.sampling.base import Sampler, filler_id
+from jaxsink.sampling.execution import Program
 from jaxsink.sampling.generation import Generation, end_ids
+from jaxsink.sampling.inputs import Start, pad_prompts
+from jaxsink.sampling.interventions import Intervention
 from jaxsink.sampling.leaves import Kept
 from jaxsink.sampling.needs import bytes_needed
-from jaxsink.sampling.prompts import encode_prompts, known_tokenizer
-from jaxsink.sampling.recommend import sampler_for
-from jaxsink.sampling.samplers import ARSampler, mask_count
+from jaxsink.sampling.prompts import Prompts, encode_prompts, known_tokenizer
+from jaxsink.sampling.rng import DrawName
+from jaxsink.sampling.run import Carry, EditLogits, EditTokens, RunInputs, RunSpec
+from jaxsink.zoo.recommend import model_sampler
 
-# (steps done, tokens i32[B,S], committed_at i32[B,S]); one that has a parameter `record` also gets that of the last steps
+# (steps done, tokens, committed_at); one that has a parameter `record` also gets that of the last steps
 Listener = Callable[..., None]
 
 
+class Options(TypedDict, total=False):
+    """The types of the further keywords of `generate`, for editors."""
+
+    every: int
+    stream: int | None
+    pad_to: int | None
+    backend: str | None
+    draws: Mapping[DrawName, ArrayLike] | None
+    force: Sequence[Sequence[int]] | None
+    edit_logits: EditLogits | None
+    edit_tokens: EditTokens | None
+    listener: Listener | None
+    devices: Sequence[Device] | None
+    policies: Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The further keywords of `generate`, and what they are if not given."""
+
+    every: int = 1
+    stream: int | None = None
+    pad_to: int | None = None
+    backend: str | None = None
+    draws: Mapping[DrawName, ArrayLike] | None = None
+    force: Sequence[Sequence[int]] | None = None
+    edit_logits: EditLogits | None = None
+    edit_tokens: EditTokens | None = None
+    listener: Listener | None = None
+    devices: Sequence[Device] | None = None
+    policies: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise JaxsinkError(f"every must be 1 or more, and is {self.every}.")
+        if self.stream is not None and (self.stream < 1 or self.stream % self.every):
+            raise JaxsinkError(f"stream must be a multiple of every ({self.every}), and is {self.stream}.")
+
+
 def generate(
-    model: Model,
-    prompts: Any,
-    sampler: Any = None,
-    mask: Any = None,
-    record: Any = None,
-    intervene: Any = None,
+    model: Transformer,
+    prompts: Prompts,
+    sampler: Sampler | None = None,
+    mask: ArrayLike | None = None,
+    record: PyTree = None,
+    intervene: Intervention | None = None,
     seed: int | Sequence[int] = 0,
     *,
     chat: bool = False,
-    every: int = 1,
-    stream: int | None = None,
-    pad_to: int | None = None,
-    backend: str | None = None,
-    draws: dict[str, Any] | None = None,
-    force: Sequence[Sequence[int]] | None = None,
-    edit_logits: Any = None,
-    edit_tokens: Any = None,
-    listener: Listener | None = None,
-    devices: Sequence[Any] | None = None,
-    policies: Sequence[int] | None = None,
+    **options: Unpack[Options],
 ) -> Generation:
     """Generate from prompts, and return attention statistics of every step along with the tokens.
 
     prompts    a text or a list of texts, for the model's own tokenizer; or int[B,P], left-padded where `mask` bool[B,P]
                says so; or a list of lists of ids. Masks inside are filled.
-    sampler    LLaDASampler, DreamSampler, SDARSampler or ARSampler; None takes what the model recommends (`sampler_for`)
+    sampler    LLaDASampler, DreamSampler, SDARSampler, ARSampler or your own; None takes what the model recommends
     record     recorders, as for `forward`; see also jaxsink.reduce
     intervene  a function of the previous step that names the keys to hide; see jaxsink.sampling.interventions
+    seed       one for all sequences, or one each; draws do not depend on batch or padding
     chat       put texts into the model's chat template
-    seed       one for all rows, or one per row; draws do not depend on batch or padding
+
+    Further keywords:
     every      record every n-th step only
     stream     move records to the host after every n steps, so that the device holds those of n steps at most
     pad_to     pad prompts to a multiple of this, so that prompts of many lengths share a compiled program
+    backend    of the attention, as for `forward`
     draws      recorded uniform draws to replay: {"token": [T,B,S,V], "remask": [T,B,S], "transfer": [T,B,S]}
-    force      ids per row that an autoregressive model is made to write before it goes on freely: `log_prob` then says how
-               likely they were, with what is hidden hidden
-    edit_logits  traceable f(step, logits f32[B,W,V], index i32[B,W]) -> logits, before the sampler decides (diffusion)
+    force      ids per sequence that an autoregressive model has to write before it goes on freely: `log_prob` then says
+               how likely they were under the intervention
+    edit_logits  traceable f(step, logits f32[B,W,V], position i32[B,W]) -> logits, before the sampler decides (diffusion)
     edit_tokens  traceable f(step, tokens i32[B,S]) -> tokens, before the first step (step = -1) and after each (diffusion)
     listener   called on the host after every `stream` steps, for live displays: f(steps done, tokens, committed_at), or
                f(…, record) for the record of these steps too
-    devices    deal the rows out over these devices by pmap, each with a copy of the weights; a model that was loaded onto
-               a mesh uses that instead. Neither changes the results, and batches need not divide.
-    policies   which of the intervention's policies each row follows (sinks.Turns); None takes them in turns
+    devices    deal the sequences out over these devices by pmap, each with a copy of the weights; a model that was loaded
+               onto a mesh uses that instead. Neither changes the results, and batches need not divide.
+    policies   which of the intervention's policies each sequence follows (sinks.Turns); None takes them in turns
     """
-    config = model.config
-    prompts = encode_prompts(model, prompts, mask, chat)
-    sampler = sampler_for(model) if sampler is None else sampler
-    check_arguments(config, sampler, intervene, force, edit_logits, edit_tokens)
-    is_ar = isinstance(sampler, ARSampler)
-    tokens, real = prepare(prompts, mask, config, pad_to)
-    batch, prompt = tokens.shape
-    plan = make_plan(record, intervene, every, config)
-    if stream is not None and (stream < 1 or stream % every):
-        raise JaxsinkError(f"stream must be a multiple of every ({every}), and is {stream}.")
+    config, how = model.config, RunOptions(**options)
+    sampler = model_sampler(model) if sampler is None else sampler
+    check_run(config, sampler, intervene, how)
+    tokens, real = pad_prompts(config, encode_prompts(model, prompts, mask, chat), mask, how.pad_to)
+    start = Start.make(config, sampler, tokens, real, padded=how.pad_to is not None, force=how.force)
+    spec = make_spec(model, sampler, start, record, intervene, how)
+    devices = None if how.devices is None else check_devices(how.devices)[: len(tokens)]
+    if spec.mesh is not None and devices is not None:
+        raise JaxsinkError("this model lies on a mesh, which places the sequences as well; leave devices out.")
+    share = len(devices) if devices is not None else 1 if spec.mesh is None else spec.mesh.shape[DATA]
 
-    infill = not is_ar and bool(((tokens == config.mask_id) & real).any())
-    if infill and getattr(sampler, "cache", None) is not None:
-        raise JaxsinkError("masks inside the prompt cannot be filled with a cache.")
-    response = response_mask(sampler, config, real, pad_to)
-    filler = filler_id(config)
-    blank = np.where(response, filler if is_ar or config.mask_id is None else config.mask_id, filler)
-    if force is not None:
-        blank = forced_response(force, blank.shape, config)
-    canvas = np.concatenate([tokens, blank], axis=1).astype(np.int32)
-    real = np.concatenate([real, response], axis=1)
-    if config.positions == "learned" and canvas.shape[1] > config.max_positions:
-        raise JaxsinkError(
-            f"prompt and response of {canvas.shape[1]} tokens exceed the {config.max_positions} positions."
-        )
-    given_by_caller = (np.arange(canvas.shape[1]) < prompt) & real
-    if not is_ar:
-        given_by_caller = given_by_caller & (canvas != config.mask_id)
-    prompt_masks = mask_count(np.where(real[:, :prompt], tokens, -1), config)
-    total = sampler.length if is_ar else sampler.total_steps(prompt_masks + response.shape[1])
-    mesh = mesh_of(model)
-    if mesh is not None and devices is not None:
-        raise JaxsinkError("this model lies on a mesh, which places the rows as well; leave devices out.")
-    devices = None if devices is None else check_devices(devices)[:batch]
-    settings = diffusion.Settings(
-        sampler, plan, intervene, prompt, infill, choose_backend(backend, canvas.shape[1], canvas.shape[1], mesh), total,
-        edit_logits, edit_tokens, mesh, force is not None,
-    )  # fmt: skip
-    share = len(devices) if devices is not None else 1 if mesh is None else mesh.shape[DATA]
+    def place(x: np.ndarray, axis: int = 0) -> Array:
+        return put_batch(pad_batch(x, axis, share), spec.mesh, axis)
 
-    def rows(x: np.ndarray, axis: int = 0) -> Array:
-        return place_rows(fill_up(x, axis, share), mesh, axis)
-
-    policy = np.arange(batch) if policies is None else np.asarray(policies)
-    if policy.shape != (batch,) or not np.issubdtype(policy.dtype, np.integer):
-        raise JaxsinkError(f"policies must be a whole number per prompt ({batch}), not {policies!r}.")
-    draw = make_draws(seed, batch, draws, rows)
-    given = diffusion.Given(rows(real), rows(given_by_caller), draw, rows(policy.astype(np.int32)))
-    loop = autoregressive if is_ar else diffusion
-    parts = (loop, model if devices is None else copied(model, devices), rows(canvas), given, settings)
-    program = OneProgram(*parts) if devices is None else Dealt(*parts, devices)
-    with explained("this run", partial(bytes_needed, loop, model, *parts[2:], stream or total)):
-        carry, values = run(program, settings, stream, listener)
+    inputs, canvas = start.inputs(place, seed, how.draws, how.policies), place(start.canvas)
+    program = Program.on(model, sampler, spec, devices)
+    needed = partial(bytes_needed, Program(model, sampler, spec), canvas, inputs, how.stream or spec.total_steps)
+    with explained("this run", needed):
+        carry, records = run(program, canvas, inputs, how.stream, how.listener)
         wait_on_cpu(carry.tokens)
+    return as_generation(program, start, inputs, carry, records)
 
-    def first_rows(x: Any, axis: int = 0) -> Any:
-        """Without the rows that only filled the batch up."""
-        filled = batch % share and x.ndim > axis and x.shape[axis] == real_rows
-        return x[(slice(None),) * axis + (slice(batch),)] if filled else x
 
-    real_rows = given.mask.shape[0]
-    tokens = first_rows(carry.tokens)
-    return Generation(
-        tokens=tokens if force is None else jax.numpy.where(tokens < 0, filler, tokens),
-        committed_at=first_rows(carry.committed_at),
-        record=jax.tree.unflatten(plan.treedef, jax.tree.map(lambda x: first_rows(x, 2), values)),
-        mask=first_rows(given.mask),
-        steps=first_rows(carry.steps),
-        prompt_length=prompt,
-        recorded_steps=np.arange(0, total, every),
-        approximate=getattr(sampler, "cache", None),
-        log_prob=first_rows(carry.log_prob) if is_ar else None,
-        autoregressive=is_ar,
-        recorders=jax.tree.unflatten(plan.treedef, map(Kept.of, plan.recorders)),
-        tokenizer=known_tokenizer(model),
-        end_ids=() if is_ar and not sampler.stop_at_eos else end_ids(config),
+def check_run(config: ModelConfig, sampler: Sampler, intervene: Intervention | None, how: RunOptions) -> None:
+    """One sentence about the first thing that cannot be."""
+    if isinstance(sampler, type):
+        raise JaxsinkError(f"sampler is the class {sampler.__name__}; give one of its objects, {sampler.__name__}(…).")
+    if not isinstance(sampler, Sampler):
+        raise JaxsinkError(
+            "sampler must be a LLaDASampler, DreamSampler, SDARSampler or ARSampler, or None for the one that the model "
+            f"recommends, not {type(sampler).__name__}: {sampler!r}."
+        )
+    sampler.check(config)
+    interventions.check(intervene, config)
+    if not sampler.is_autoregressive and config.mask_id is None:
+        raise JaxsinkError(f"a {config.family} model has no mask token, so {type(sampler).__name__} cannot run on it.")
+    for name, edit in (("edit_logits", how.edit_logits), ("edit_tokens", how.edit_tokens)):
+        if edit is not None and sampler.is_autoregressive:
+            raise JaxsinkError("edit_logits and edit_tokens are for diffusion samplers.")
+        if edit is not None and not callable(edit):
+            raise JaxsinkError(f"{name} must be a function that JAX can trace, not {edit!r}.")
+    if how.force is not None and not sampler.is_autoregressive:
+        raise JaxsinkError("force is for autoregressive models; masks in the prompt make a diffusion model fill gaps.")
+
+
+def make_spec(
+    model: Transformer,
+    sampler: Sampler,
+    start: Start,
+    record: PyTree,
+    intervene: Intervention | None,
+    how: RunOptions,
+) -> RunSpec:
+    if start.infill and sampler.cache is not None:
+        raise JaxsinkError("masks inside the prompt cannot be filled with a cache.")
+    length, mesh = start.canvas.shape[1], mesh_of(model)
+    needs = None if intervene is None else interventions.needs(intervene)
+    return RunSpec(
+        record=make_record_spec(model.config, record, needs, how.every),
+        intervene=intervene,
+        prompt_length=start.prompt_length,
+        total_steps=sampler.total_steps(start.masks),
+        execution=Execution(choose_backend(how.backend, length, length, mesh), mesh),
+        infill=start.infill,
+        edit_logits=how.edit_logits,
+        edit_tokens=how.edit_tokens,
+        forced=how.force is not None,
     )
-
-
-def forced_response(force: Sequence[Sequence[int]], shape: tuple[int, ...], config: ModelConfig) -> np.ndarray:
-    """i32[B,gen]: what is to be written, -1 where the model is free."""
-    if len(force) != shape[0]:
-        raise JaxsinkError(f"force has {len(force)} rows, and there are {shape[0]} prompts.")
-    wanted = np.full(shape, -1, np.int32)
-    for row, ids in zip(wanted, force, strict=True):
-        if len(ids) > shape[1]:
-            raise JaxsinkError(f"force: {len(ids)} tokens do not fit the {shape[1]} that the sampler writes.")
-        if any(not 0 <= int(token) < config.vocab for token in ids):
-            raise JaxsinkError(f"force: token ids must lie between 0 and {config.vocab - 1}.")
-        row[: len(ids)] = ids
-    return wanted
 
 
 def run(
-    program: OneProgram | Dealt, settings: Any, stream: int | None, listener: Listener | None
-) -> tuple[Any, tuple[Any, ...]]:
+    program: Program, canvas: Int[Array, "B S"], inputs: RunInputs, stream: int | None, listener: Listener | None
+) -> tuple[Carry, tuple[PyTree, ...]]:
     """All steps in one program, or chunk by chunk with the records of each moved to the host."""
-    carry = program.start()
+    spec, batch = program.spec, len(canvas)
+    carry = program.start(canvas, inputs)
     if stream is None:
-        carry, values = program.advance(carry, settings.total, begin=True)
-        return program.rows(carry), values
+        carry, records = program.advance(carry, inputs, spec.total_steps, is_first=True)
+        return program.joined(carry, batch), records
     wants_record = listener is not None and "record" in inspect.signature(listener).parameters
-    chunks, rows, chunk = [], 0, min(stream, settings.total)
-    while rows < settings.plan.rows(settings.total):
-        begin = not chunks and program.loop is autoregressive  # the prompt's pass; diffusion has one program for all
-        carry, values = program.advance(carry, chunk, begin=begin)
-        chunks.append(to_host(values))
-        rows += settings.plan.rows(chunk)
+    chunks, chunk, wanted = [], min(stream, spec.total_steps), spec.record.recorded(spec.total_steps)
+    while len(chunks) * spec.record.recorded(chunk) < wanted and not bool(carry.done.all()):
+        carry, records = program.advance(carry, inputs, chunk, is_first=not chunks)
+        chunks.append(to_host(records))
         if listener is not None:
-            now = program.rows(carry)
-            more = {"record": jax.tree.unflatten(settings.plan.treedef, chunks[-1])} if wants_record else {}
+            now = program.joined(carry, batch)
+            more = {"record": jax.tree.unflatten(spec.record.treedef, chunks[-1])} if wants_record else {}
             listener(int(now.step), *to_host((now.tokens, now.committed_at)), **more)
-        if bool(carry.done.all()):
-            break
-    return program.rows(carry), jax.tree.map(
-        lambda *parts: all_rows(parts, settings.plan.rows(settings.total)), *chunks
-    )
+    return program.joined(carry, batch), jax.tree.map(lambda *parts: all_steps(parts, wanted), *chunks)
 
 
-def all_rows(parts: tuple[np.ndarray, ...], count: int) -> np.ndarray:
-    """The chunks as one array of `count` rows; rows that an early end left out are zero."""
+def all_steps(parts: tuple[np.ndarray, ...], count: int) -> np.ndarray:
+    """The chunks as one array of `count` recorded steps; those that an early end left out are zero."""
     joined = np.concatenate(parts)[:count]
     return np.concatenate([joined, np.zeros((count - len(joined), *joined.shape[1:]), joined.dtype)])
 
 
-def prepare(prompts: Any, mask: Any, config: ModelConfig, pad_to: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens i32[B,P], real bool[B,P]), padded on the left."""
-    pad = config.pad_id if config.pad_id is not None else 0
-    if isinstance(prompts, (list, tuple)) and len({np.shape(ids) for ids in prompts}) > 1:
-        if mask is not None:
-            raise JaxsinkError("prompts given as lists of different lengths need no mask.")
-        if not all(len(ids) for ids in prompts):
-            raise JaxsinkError("prompts must not be empty: every row needs at least one token.")
-        width = max(len(ids) for ids in prompts)
-        mask = np.array([[False] * (width - len(ids)) + [True] * len(ids) for ids in prompts])
-        prompts = [[pad] * (width - len(ids)) + list(ids) for ids in prompts]
-    tokens = np.asarray(prompts)
-    if tokens.ndim != 2 or 0 in tokens.shape:
-        raise JaxsinkError(f"prompts must be [batch, length] or lists of ids, none of them empty, not {tokens.shape}.")
-    if not np.issubdtype(tokens.dtype, np.integer):
-        raise JaxsinkError(f"prompts must be token ids, not {tokens.dtype}.")
-    real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask).astype(bool)
-    if real.shape != tokens.shape:
-        raise JaxsinkError(f"mask must have the prompts' shape {tokens.shape}, not {real.shape}.")
-    if not real[:, -1].all():
-        raise JaxsinkError("prompts must be padded on the left: the last token of every row must be real.")
-    wrong = tokens[(tokens < 0) | (tokens >= config.vocab)]
-    if wrong.size:
-        raise JaxsinkError(f"token id {wrong[0]} is outside the model's vocabulary of {config.vocab} rows.")
-    extra = 0 if pad_to is None else -tokens.shape[1] % pad_to
-    widths = ((0, 0), (extra, 0))
-    return np.pad(tokens, widths, constant_values=pad), np.pad(real, widths)
+def as_generation(
+    program: Program, start: Start, inputs: RunInputs, carry: Carry, records: tuple[PyTree, ...]
+) -> Generation:
+    """What the caller gets, without the sequences that only filled the batch up."""
+    sampler, spec, config = program.sampler, program.spec, program.model.config
+    batch, filled = len(start.canvas), inputs.mask.shape[0]
 
+    def cut(x: Array, axis: int = 0) -> Array:
+        is_filled = batch != filled and x.ndim > axis and x.shape[axis] == filled
+        return x[(slice(None),) * axis + (slice(batch),)] if is_filled else x
 
-def response_mask(sampler: Any, config: ModelConfig, real: np.ndarray, pad_to: int | None) -> np.ndarray:
-    """bool[B,gen]: the places of the response that exist; rows end apart where a sampler completes its last block."""
-    if not hasattr(sampler, "overhang"):
-        return np.ones((len(real), sampler.length), bool)
-    length = sampler.length + sampler.overhang(config, real.sum(axis=1))
-    widest = int(length.max()) if pad_to is None else sampler.length + (config.block_length or 1) - 1
-    return np.arange(widest) < length[:, None]
-
-
-def filler_id(config: ModelConfig) -> int:
-    """What stands where a row has ended."""
-    return config.pad_id if config.pad_id is not None else (config.eos_ids or (0,))[0]
-
-
-def make_draws(
-    seed: Any, batch: int, draws: dict[str, Any] | None, rows: Callable[[np.ndarray, int], Array]
-) -> noise.Draws:
-    """`rows(x, axis)` places an array with rows at the given axis."""
-    seeds = np.asarray(seed)
-    if seeds.shape not in ((), (batch,)) or not np.issubdtype(seeds.dtype, np.integer):
-        raise JaxsinkError(f"seed must be a whole number, or one per prompt ({batch}), not {seed!r}.")
-    replay = {name: np.asarray(value, np.float64) for name, value in (draws or {}).items()}
-    if unknown := set(replay) - {"token", "remask", "transfer"}:
-        raise JaxsinkError(f"draws: there are no draws called {sorted(unknown)[0]!r}.")
-    if "token" in replay:  # the host has float64, so recorded draws close to 0 and 1 keep their noise
-        replay["token"] = -np.log(-np.log(replay["token"]))
-    replay = {name: rows(value.astype(np.float32), 1) for name, value in replay.items()}
-    seeds = np.broadcast_to((seeds & 0xFFFFFFFF).astype(np.uint32), (batch,))
-    return noise.Draws(noise.row_keys(rows(seeds, 0)), **replay)
+    tokens, log_prob = cut(carry.tokens), sampler.log_prob(carry)
+    return Generation(
+        tokens=jnp.where(tokens < 0, filler_id(config), tokens) if spec.forced else tokens,
+        committed_at=cut(carry.committed_at),
+        record=jax.tree.unflatten(spec.record.treedef, jax.tree.map(lambda x: cut(x, 2), records)),
+        mask=cut(inputs.mask),
+        steps=cut(carry.steps),
+        prompt_length=spec.prompt_length,
+        recorded_steps=np.arange(0, spec.total_steps, spec.record.every),
+        approximate=sampler.cache,
+        log_prob=None if log_prob is None else cut(log_prob),
+        autoregressive=sampler.is_autoregressive,
+        recorders=jax.tree.unflatten(spec.record.treedef, map(Kept.of, spec.record.recorders)),
+        tokenizer=known_tokenizer(program.model),
+        end_ids=end_ids(config) if sampler.ends_at_eos else (),
+    )

@@ -6,40 +6,65 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
+from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
+import jaxsink
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.config import ModelConfig
+from jaxsink.sampling.leaves import AnyArray, Kept
+from jaxsink.sampling.tidy import Selection, dataframe, dataset
+from jaxsink.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.axes import Axes
 
-    from jaxsink.nn.config import ModelConfig
-    from jaxsink.text.tokenizer import Tokenizer
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Generation:
     """What `generate` returns. Positions are those of the padded batch: `mask` tells real tokens."""
 
-    tokens: Any  # i32[B,S], prompt and response
-    committed_at: Any  # i32[B,S], step at which a position was filled, -1 for the prompt
-    record: Any  # pytree with leading axes [T, L] (T: recorded steps); None without recorders
-    mask: Any  # bool[B,S], True = real token
-    steps: Any  # i32[B], steps each row took; a row that finished early has zero statistics from there on
-    prompt_length: int  # P, where the response starts
-    recorded_steps: Any  # i32[T]
-    approximate: str | None = None  # "prefix" or "dual": passes ran on a part of the sequence only
-    log_prob: Any = None  # f32[B,S] of the tokens that an autoregressive model wrote, 0 elsewhere
+    tokens: Int[AnyArray, "B S"]
+    """Prompt and response."""
+    committed_at: Int[AnyArray, "B S"]
+    """The step at which a position was filled, -1 for the prompt."""
+    record: PyTree[Shaped[AnyArray, "T L B ..."]]
+    """What was recorded, as the recorders were given; None without recorders. T counts recorded steps."""
+    mask: Bool[AnyArray, "B S"]
+    """True = real token."""
+    steps: Int[AnyArray, " B"]
+    """Steps that each sequence took; one that finished early has zero statistics from there on."""
+    prompt_length: int
+    """P: the position at which the response starts."""
+    recorded_steps: Int[np.ndarray, " T"]
+    """The numbers of the recorded steps."""
+    approximate: str | None = None
+    """"prefix" or "dual": passes ran on a part of the sequence only."""
+    log_prob: Float[AnyArray, "B S"] | None = None
+    """Of the tokens that an autoregressive model wrote, 0 elsewhere."""
     autoregressive: bool = False
-    recorders: Any = None  # names, layers and heads of the record: a pytree of `leaves.Kept`
-    tokenizer: Tokenizer | None = None  # of the model, where it is known
-    end_ids: tuple[int, ...] = ()  # tokens that end a text
+    """Whether tokens were written one by one."""
+    recorders: PyTree[Kept] = None
+    """Names, layers and heads of the record."""
+    tokenizer: Tokenizer | None = None
+    """That of the model, where it is known."""
+    end_ids: tuple[int, ...] = ()
+    """Tokens that end a text."""
+
+    def __repr__(self) -> str:
+        batch, length = self.tokens.shape
+        kept = jax.tree.map(lambda x: f"{np.dtype(x.dtype).name}{list(x.shape)}", self.record)
+        return (
+            f"Generation({batch} sequences of {length} tokens, {self.prompt_length} of them prompt, "
+            f"{len(self.recorded_steps)} recorded steps, record={kept})"
+        )
 
     @property
-    def response(self) -> Any:
-        """i32[B,gen]: the generated part."""
+    def response(self) -> Int[AnyArray, "B R"]:
+        """The generated part."""
         return self.tokens[:, self.prompt_length :]
 
     @property
@@ -69,17 +94,15 @@ class Generation:
 
     def show(self, tokenizer: Tokenizer | None = None) -> None:
         """The player page (see `jaxsink.report`): in a notebook in place, else in the browser; its path is printed."""
-        from jaxsink.reporting.own import show
+        jaxsink.show(self, tokenizer)
 
-        show(self, tokenizer)
-
-    def canvas(self, step: int, mask_id: int) -> Any:
-        """i32[B,S]: what the model saw at the given step."""
+    def canvas(self, step: int, mask_id: int) -> Int[np.ndarray, "B S"]:
+        """What the model saw at the given step."""
         committed = np.asarray(self.committed_at)
         return np.where(committed >= step, mask_id, np.asarray(self.tokens))
 
-    def real_at(self) -> Any:
-        """bool[T,B,S]: the tokens that exist at each recorded step; an autoregressive model's are written one by one."""
+    def real_at(self) -> Bool[np.ndarray, "T B S"]:
+        """The tokens that exist at each recorded step; an autoregressive model's are written one by one."""
         mask = np.asarray(self.mask)
         there = np.ones((len(self.recorded_steps), *mask.shape), bool)
         if self.autoregressive:
@@ -87,8 +110,8 @@ class Generation:
             there = np.arange(mask.shape[1]) <= last[:, None, None]
         return mask & there
 
-    def recorded_of(self) -> Any:
-        """i32[B]: how many of the recorded steps each row took, for `sinks.track`."""
+    def recorded_of(self) -> Int[np.ndarray, " B"]:
+        """How many of the recorded steps each sequence took, for `sinks.track`."""
         return (np.asarray(self.recorded_steps)[:, None] < np.asarray(self.steps)).sum(axis=0)
 
     def to_dataframe(
@@ -110,8 +133,6 @@ class Generation:
         Rows exist for real tokens (not for padding, nor for what an autoregressive model has not written yet) and for
         the steps that a sequence took. `token_position` counts from the first real token; `text` needs a tokenizer.
         """
-        from jaxsink.sampling.tidy import Selection, dataframe
-
         return dataframe(self, record, Selection(steps, layers, sequences, heads), max_rows)
 
     def to_xarray(
@@ -127,27 +148,19 @@ class Generation:
 
         Arguments as for `to_dataframe`. Padding is kept: `mask` (sequence, position) tells real tokens.
         """
-        from jaxsink.sampling.tidy import Selection, dataset
-
         return dataset(self, record, Selection(steps, layers, sequences, heads))
 
     def plot_received(self, **options: Any) -> Axes:
         """Attention received per position and step; options as for `jaxsink.plots.plot_received`."""
-        from jaxsink.reporting.plots import plot_received
-
-        return plot_received(self, **options)
+        return jaxsink.plots.plot_received(self, **options)
 
     def plot_trajectory(self, **options: Any) -> Axes:
         """Where the largest sink of a head is, step by step; options as for `jaxsink.plots.plot_trajectory`."""
-        from jaxsink.reporting.plots import plot_trajectory
-
-        return plot_trajectory(self, **options)
+        return jaxsink.plots.plot_trajectory(self, **options)
 
     def plot_layers(self, **options: Any) -> Axes:
         """How strong the largest sink is in each layer and head; options as for `jaxsink.plots.plot_layers`."""
-        from jaxsink.reporting.plots import plot_layers
-
-        return plot_layers(self, **options)
+        return jaxsink.plots.plot_layers(self, **options)
 
 
 def end_ids(config: ModelConfig) -> tuple[int, ...]:

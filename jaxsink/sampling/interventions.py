@@ -1,7 +1,7 @@
 """Interventions: what step t recorded decides which keys step t + 1 hides.
 
 An intervention is any function `f(previous: Previous) -> bool[L,B,H,S]`, True = hide this key from every query; or
-f32[L,B,H,S], factors on the attention keys receive before rows re-normalise (0 hides, 1 leaves alone). It may carry two
+f32[L,B,H,S], factors on the attention keys receive before it is normalised again (0 hides, 1 leaves alone). It may carry two
 attributes: `needs`, the recorder(s) whose values it wants to see (default: `record.received()`), and `rank_on = "clean"`,
 to see what an extra pass without any hidden keys would have recorded instead of what the running, masked model did. The
 first step has no previous one, so nothing is hidden there.
@@ -9,68 +9,80 @@ first step has no previous one, so nothing is hidden there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jaxtyping import Bool, Int, Key, PyTree, Shaped
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.recording import recorders as record
+from jaxsink.recording.recorders import received
 
 
 class Previous(NamedTuple):
     """What an intervention sees of the step before."""
 
-    record: Any  # values of its `needs`, each leaf with a leading layer axis
-    step: Array  # i32[], the step that the drop is for (1, 2, …)
-    tokens: Array  # i32[B,S], the canvas of this step
-    mask: Array  # bool[B,S], tokens that were there in the step before; nothing else can be hidden
-    prompt: Array  # bool[B,S]
-    keys: Array  # key[B], a random key per row for this step
-    drop: Array  # what the intervention returned for the step before
-    policy: Array | None = None  # i32[B], which of several policies a sequence follows; None: its place in the batch
+    record: PyTree[Shaped[Array, "L B ..."]]  # values of its `needs`
+    step: Int[Array, ""]  # the step that the drop is for (1, 2, …)
+    tokens: Int[Array, "B S"]  # the canvas of this step
+    mask: Bool[Array, "B S"]  # tokens that were there in the step before; nothing else can be hidden
+    prompt: Bool[Array, "B S"]
+    keys: Key[Array, " B"]  # a random key per sequence for this step
+    drop: Shaped[Array, "L B H S"]  # what the intervention returned for the step before
+    policy: Int[Array, " B"] | None = None  # which of several policies a sequence follows; None: its place in the batch
 
 
-def needs(intervene: Any) -> Any:
-    return getattr(intervene, "needs", None) or record.received()
+Intervention = Callable[[Previous], Shaped[Array, "L B H S"]]
 
 
-def ranks_on_clean(intervene: Any) -> bool:
+def needs(intervene: Intervention) -> PyTree:
+    """The recorders whose values the intervention reads."""
+    return getattr(intervene, "needs", None) or received()
+
+
+def ranks_on_clean(intervene: Intervention) -> bool:
     return getattr(intervene, "rank_on", "masked") == "clean"
 
 
-def effect(wanted: Array, acts: Array) -> Array:
-    """bool or f32[L,B,H,S]: what an intervention wants, where it acts; nothing elsewhere."""
+def effect(wanted: Shaped[Array, "L B H S"], acts: Bool[Array, ...]) -> Shaped[Array, "L B H S"]:
+    """What an intervention wants (bool or factors) where it acts; nothing elsewhere."""
     if jnp.issubdtype(wanted.dtype, jnp.floating):
         return jnp.where(acts, wanted.astype(jnp.float32), 1.0)
     return wanted.astype(bool) & acts
 
 
-def no_effect(intervene: Any, previous: Any) -> Array:
+def no_effect(intervene: Intervention, previous: Previous) -> Shaped[Array, "L B H S"]:
     """What `effect` gives where nothing acts, of the kind this intervention returns (arrays of `previous` are shapes)."""
     wanted = jax.eval_shape(intervene, previous)
     check_effect(wanted, previous.drop.shape)
     return effect(jnp.zeros(wanted.shape, wanted.dtype), jnp.array(False))
 
 
-def check_effect(wanted: Any, shape: tuple[int, ...]) -> None:
+def check_effect(wanted: object, shape: tuple[int, ...]) -> None:
     """Is this what an intervention may return, for a model and a batch of this shape [L,B,H,S]?"""
-    kind = getattr(wanted, "dtype", None)
-    if kind is None or wanted.shape != shape or not (kind == jnp.bool or jnp.issubdtype(kind, jnp.floating)):
+    is_array = isinstance(wanted, (Array, jax.ShapeDtypeStruct)) and wanted.shape == shape
+    kind = getattr(wanted, "dtype", jnp.dtype("int32"))
+    if not is_array or not (kind == jnp.bool or jnp.issubdtype(kind, jnp.floating)):
         raise JaxsinkError(
             f"intervene must return [L, B, H, S] = {list(shape)}, bool (True hides a key) or float (a factor on the "
             f"attention that a key receives), and returned {_shown(wanted)}."
         )
 
 
-def check_edit(name: str, before: Array, after: Any) -> Array:
+def check_edit(name: str, before: Array, after: object) -> Array:
     """What `edit_logits` or `edit_tokens` made of an array, if it is still one of that shape and kind."""
     is_float = jnp.issubdtype(before.dtype, jnp.floating)
-    kind, wanted = getattr(after, "dtype", None), jnp.floating if is_float else jnp.integer
-    if kind is None or after.shape != before.shape or not jnp.issubdtype(kind, wanted):
+    wanted = jnp.floating if is_float else jnp.integer
+    if (
+        not isinstance(after, (Array, np.ndarray))
+        or after.shape != before.shape
+        or not jnp.issubdtype(after.dtype, wanted)
+    ):
         axes = "logits [B, W, V]" if is_float else "tokens [B, S]"
         raise JaxsinkError(
             f"{name} must return {axes} = {list(before.shape)}, {'float' if is_float else 'whole numbers'}, and returned "
@@ -79,16 +91,16 @@ def check_edit(name: str, before: Array, after: Any) -> Array:
     return jnp.asarray(after).astype(before.dtype)
 
 
-def _shown(value: Any) -> str:
-    if hasattr(value, "dtype"):
+def _shown(value: object) -> str:
+    if isinstance(value, (Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)):
         return f"{value.dtype}{list(value.shape)}"
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-def places(mask: Array, positions: tuple[int, ...]) -> Array:
-    """bool[B,S]: the tokens at these positions, counted from each row's first real token."""
-    place = jnp.cumsum(mask, axis=1) - 1
-    return (place[..., None] == jnp.array(positions, jnp.int32)).any(axis=-1) & mask
+def at_token_positions(mask: Bool[Array, "B S"], positions: tuple[int, ...]) -> Bool[Array, "B S"]:
+    """The tokens at these positions, counted from each sequence's first real token."""
+    token_position = jnp.cumsum(mask, axis=1) - 1
+    return (token_position[..., None] == jnp.array(positions, jnp.int32)).any(axis=-1) & mask
 
 
 @dataclass(frozen=True)
@@ -100,19 +112,20 @@ class DropPositions:
     heads: tuple[int, ...] | None = None
     spare: int = 0
 
-    def __call__(self, previous: Previous) -> Array:
+    def __call__(self, previous: Previous) -> Bool[Array, "L B H S"]:
         layers, _, heads, _ = previous.drop.shape
-        hit = places(previous.mask, self.positions)
+        hit = at_token_positions(previous.mask, self.positions)
         where_layer = _chosen(self.layers, layers)[:, None, None, None]
         where_head = _chosen(self.heads, heads)[None, None, :, None]
         return hit[None, :, None, :] & where_layer & where_head & (previous.step >= self.spare)
 
 
-def _chosen(wanted: tuple[int, ...] | None, count: int) -> Array:
+def _chosen(wanted: tuple[int, ...] | None, count: int) -> Bool[Array, " {count}"]:
     return jnp.ones(count, bool) if wanted is None else jnp.isin(jnp.arange(count), jnp.array(wanted))
 
 
-def check(intervene: Any, config: ModelConfig) -> None:
+def check(intervene: object, config: ModelConfig) -> None:
+    """Is this an intervention for such a model? `policies`, `layers` and `heads` are optional attributes of one."""
     if isinstance(intervene, type):
         raise JaxsinkError(
             f"intervene is the class {intervene.__name__}; give one of its objects, {intervene.__name__}(…)."

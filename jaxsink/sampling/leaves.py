@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from jax import Array
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.hosts import to_host
@@ -16,6 +17,7 @@ from jaxsink.recording.recorders import Recorder
 if TYPE_CHECKING:
     from jaxsink.sampling.generation import Generation
 
+AnyArray = Array | np.ndarray  # of a device, or read from a file
 FRONT = ("step", "layer", "sequence")
 HEAD_AND_POSITION = (*FRONT, "head", "position")
 
@@ -39,7 +41,7 @@ class Leaf:
 
     name: str
     recorder: str
-    values: Any
+    values: AnyArray
     dims: tuple[str, ...]
     labels: dict[str, np.ndarray]
 
@@ -66,7 +68,7 @@ def leaves(generation: Generation, names: str | Sequence[str] | None = None) -> 
     return [_leaf(generation, name, *found[name]) for name in wanted]
 
 
-def _leaf(generation: Generation, name: str, kept: Kept, values: Any) -> Leaf:
+def _leaf(generation: Generation, name: str, kept: Kept, values: AnyArray) -> Leaf:
     batch, length = np.shape(generation.tokens)
     dims = _dims(name, values.shape, batch, length)
     labels = {dim: np.arange(size, dtype=np.int32) for dim, size in zip(dims, values.shape, strict=True)}
@@ -78,7 +80,7 @@ def _leaf(generation: Generation, name: str, kept: Kept, values: Any) -> Leaf:
     return Leaf(name, kept.name, values, dims, labels)
 
 
-def _arrays(generation: Generation) -> list[tuple[Kept, str, Any]]:
+def _arrays(generation: Generation) -> list[tuple[Kept, str, AnyArray]]:
     """(what is known of the recorder, keys joined by dots, array)."""
     flatten = jax.tree_util.tree_flatten_with_path
     if not jax.tree.leaves(generation.record):
@@ -93,7 +95,7 @@ def _arrays(generation: Generation) -> list[tuple[Kept, str, Any]]:
     ]
 
 
-def _keys(path: tuple[Any, ...]) -> str:
+def _keys(path: tuple[object, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
-import jax
+from jax import Array
+from jaxtyping import Int
 
 from jaxsink.nn.memory import (
     ACTIVATIONS,
@@ -18,27 +16,24 @@ from jaxsink.nn.memory import (
     activation_bytes,
     tree_bytes,
 )
-from jaxsink.sampling import autoregressive
-from jaxsink.sampling.diffusion import Given, Settings
+from jaxsink.sampling.execution import Program
+from jaxsink.sampling.run import RunInputs
 
 
-def bytes_needed(loop: Any, model: Any, tokens: Any, given: Given, settings: Settings, chunk: int) -> dict[str, int]:
+def bytes_needed(program: Program, tokens: Int[Array, "B S"], inputs: RunInputs, chunk: int) -> dict[str, int]:
     """At least; of all devices together. chunk: the steps whose records the device holds at once."""
-    config = model.config
-    batch, length = tokens.shape
-    carry = jax.eval_shape(partial(loop.start, settings=settings), model, tokens, given)
-    advance = partial(loop.advance.__wrapped__, settings=settings, chunk=chunk, begin=True)
-    records = jax.eval_shape(advance, model, carry, given)[1]
-    is_ar = loop is autoregressive
-    queries = 1 if is_ar else length
-    window = 1 if is_ar else length if settings.infill else settings.sampler.window(config)
-    caches = (carry.cache, carry.clean) if is_ar else carry.cache
+    model, sampler, spec = program.model, program.sampler, program.spec
+    config, (batch, length) = model.config, tokens.shape
+    carry, records = program.shapes(tokens, inputs, chunk)
+    queries = 1 if sampler.is_autoregressive else length
+    window = length if spec.infill else sampler.window(config)
+    is_naive = spec.execution.backend == "naive"
     return {
         WEIGHTS: tree_bytes(model),
         ACTIVATIONS: activation_bytes(config, batch, queries, model.dtype),
         RECORDS: tree_bytes(records),
         LOGITS: 4 * batch * window * config.vocab,
-        MAPS: 4 * batch * config.heads * queries * length if settings.backend == "naive" else 0,
-        CACHE: tree_bytes(caches),
+        MAPS: 4 * batch * config.heads * queries * length if is_naive else 0,
+        CACHE: tree_bytes(carry.caches()),
         INTERVENTION: tree_bytes((carry.seen, carry.drop)),
     }

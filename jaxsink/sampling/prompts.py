@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Sequence
+
+from numpy.typing import ArrayLike
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.transformer import Model
 from jaxsink.text.tokenizer import Tokenizer, check_special_ids
 
+Prompts = str | Sequence[str] | Sequence[Sequence[int]] | ArrayLike
+Ids = Sequence[Sequence[int]] | ArrayLike
 
-def encode_prompts(model: Model, prompts: Any, mask: Any, chat: bool) -> Any:
+
+def encode_prompts(model: Model, prompts: Prompts, mask: ArrayLike | None, chat: bool) -> Ids:
     """Token ids of prompts that are text, one list per text; anything else as it is.
 
     Warns of words that the tokenizer does not know.
     """
-    texts = [prompts] if isinstance(prompts, str) else prompts
-    is_list = isinstance(texts, (list, tuple))
-    if not is_list or not any(isinstance(text, str) for text in texts):
+    given = [prompts] if isinstance(prompts, str) else list(prompts) if isinstance(prompts, (list, tuple)) else []
+    texts = [text for text in given if isinstance(text, str)]
+    if not texts:
         if chat:
             raise JaxsinkError("chat=True needs prompts as text; token ids are taken as they are.")
         return prompts
-    if not all(isinstance(text, str) for text in texts):
+    if len(texts) < len(given):
         raise JaxsinkError("prompts must be all text or all token ids, not some of each.")
     if mask is not None:
         raise JaxsinkError("prompts given as text need no mask.")

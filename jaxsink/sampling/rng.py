@@ -1,7 +1,8 @@
-"""Random numbers that depend on the seed, the step and the place in the sequence, and on nothing else.
+"""Random numbers that depend on the seed, the step and the position in the response, and on nothing else.
 
-Every place of every row draws from a key of its own, counted from the start of the generated part, so neither padding nor
-batch size nor the number of devices changes a draw. Rows share the seed's stream unless each row is given its own seed.
+Every position of every sequence draws from a key of its own, counted from the start of the response (its `offset`), so
+neither padding nor batch size nor the number of devices changes a draw. Sequences share the seed's stream unless each is
+given its own seed.
 
 Gumbel noise needs no float64: the original's `exp(logits) / (-log u)^T` is `logits - T log(-log u)` up to a monotone map,
 and with u = 1 - v, `-log u = -log1p(-v)` keeps full relative precision for the small v that make large noise. v has 32
@@ -10,52 +11,87 @@ random bits, so noise reaches 22.9, where float32's plain `-log(-log u)` stops a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jaxtyping import Float, Int, Integer, Key, UInt32
+from numpy.typing import ArrayLike
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.parallel.axes import axes, pytree_dataclass
 
 TOKEN, REMASK, TRANSFER, ORDER, INTERVENE = range(5)  # what a draw is for
-PLACE_OFFSET = 1 << 24  # places before the generated part are negative
+FIRST_OFFSET = -(1 << 24)  # positions before the response have negative offsets
+
+DrawName = Literal["token", "remask", "transfer"]
 
 
-class Draws(NamedTuple):
-    """Where random numbers come from: keys, or recorded draws to replay (by step, row and position)."""
+@pytree_dataclass
+class Draws:
+    """Where random numbers come from: keys, or recorded draws to replay (by step, sequence and position)."""
 
-    keys: Array  # key[B]
-    token: Array | None = None  # f32[T,B,S,V], Gumbel noise
-    remask: Array | None = None  # f32[T,B,S], uniform
-    transfer: Array | None = None  # f32[T,B,S], uniform
+    keys: Key[Array, " B"] = axes()
+    token: Float[Array, "T B S V"] | None = axes(batch=1, default=None)  # Gumbel noise
+    remask: Float[Array, "T B S"] | None = axes(batch=1, default=None)  # uniform
+    transfer: Float[Array, "T B S"] | None = axes(batch=1, default=None)  # uniform
 
 
 @jax.jit
-def row_keys(seeds: Array) -> Array:
-    """key[B] of one seed u32[B] per row."""
+def sequence_keys(seeds: Integer[Array, " B"]) -> Key[Array, " B"]:
+    """One key per sequence, from one seed each."""
     return jax.vmap(jax.random.key)(seeds.astype(jnp.uint32))
 
 
-def keys_at(keys: Array, purpose: int, step: Array, place: Array) -> Array:
-    """key[B,W] for places i32[B,W] counted from the start of the generated part."""
+def step_keys(keys: Key[Array, " B"], purpose: int, step: Int[Array, ""] | int) -> Key[Array, " B"]:
+    """A key per sequence for this step."""
+    return jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, purpose), step))(keys)
 
-    def one_row(key: Array, places: Array) -> Array:
+
+def position_keys(
+    keys: Key[Array, " B"], purpose: int, step: Int[Array, ""] | int, offset: Int[Array, "B W"]
+) -> Key[Array, "B W"]:
+    """A key per position, at offsets from the start of the response."""
+
+    def of_sequence(key: Key[Array, ""], offsets: Int[Array, " W"]) -> Key[Array, " W"]:
         key = jax.random.fold_in(jax.random.fold_in(key, purpose), step)
-        return jax.vmap(lambda p: jax.random.fold_in(key, p + PLACE_OFFSET))(places)
+        return jax.vmap(lambda n: jax.random.fold_in(key, n - FIRST_OFFSET))(offsets)
 
-    return jax.vmap(one_row)(keys, place)
+    return jax.vmap(of_sequence)(keys, offset)
 
 
-def uniform(keys: Array) -> Array:
-    """f32[B,W] in (0, 1)."""
+def uniform(keys: Key[Array, "B W"]) -> Float[Array, "B W"]:
+    """In (0, 1)."""
     return jax.vmap(jax.vmap(lambda key: small_uniform(key, ())))(keys)
 
 
-def gumbel(keys: Array, size: int) -> Array:
-    """f32[B,W,size] standard Gumbel noise."""
+def gumbel(keys: Key[Array, "B W"], size: int) -> Float[Array, "B W {size}"]:
+    """Standard Gumbel noise."""
     return jax.vmap(jax.vmap(lambda key: -jnp.log(-jnp.log1p(-small_uniform(key, (size,))))))(keys)
 
 
-def small_uniform(key: Array, shape: tuple[int, ...]) -> Array:
+def small_uniform(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, ...]:
     """Uniform in (0, 1) with 32 random bits, so that small values keep their relative precision."""
     bits = jax.random.bits(key, shape, jnp.uint32)
     return (bits.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-32) * jnp.float32(1 - 2.0**-24)
+
+
+def check_seeds(seed: int | Sequence[int], batch: int) -> UInt32[np.ndarray, " B"]:
+    """One seed per sequence."""
+    seeds = np.asarray(seed)
+    if seeds.shape not in ((), (batch,)) or not np.issubdtype(seeds.dtype, np.integer):
+        raise JaxsinkError(f"seed must be a whole number, or one per prompt ({batch}), not {seed!r}.")
+    return np.broadcast_to((seeds & 0xFFFFFFFF).astype(np.uint32), (batch,))
+
+
+def replayed(draws: Mapping[DrawName, ArrayLike] | None) -> dict[str, Float[np.ndarray, "T B ..."]]:
+    """Recorded uniform draws as the loop replays them: Gumbel noise for tokens, uniform numbers for the others."""
+    found = {name: np.asarray(value, np.float64) for name, value in (draws or {}).items()}
+    if unknown := set(found) - {"token", "remask", "transfer"}:
+        raise JaxsinkError(f"draws: there are no draws called {sorted(unknown)[0]!r}.")
+    if "token" in found:  # the host has float64, so recorded draws close to 0 and 1 keep their noise
+        found["token"] = -np.log(-np.log(found["token"]))
+    return {name: value.astype(np.float32) for name, value in found.items()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from jaxsink.sampling.generation import Generation
+    from jaxsink.text.tokenizer import Tokenizer
 
+Coordinate = tuple[tuple[str, ...], np.ndarray]
 Chosen = int | Iterable[int] | None
 POSITIONS = ("position", "query", "key")
 
@@ -57,12 +60,12 @@ def dataframe(
     def column(values: np.ndarray) -> np.ndarray:
         return np.broadcast_to(values, exists.shape)[exists]
 
-    columns: dict[str, Any] = {dim: column(found[0].labels[dim][grid[dim]]) for dim in index}
+    columns: dict[str, np.ndarray | pd.Categorical] = {dim: column(found[0].labels[dim][grid[dim]]) for dim in index}
     if "position" in grid:
         for name, values in _of_positions(generation).items():
             columns[name] = column(values[grid["sequence"], grid["position"]])
         if generation.tokenizer is not None:
-            columns["text"] = _texts(pandas, columns["token"], generation.tokenizer)
+            columns["text"] = _texts(pandas, np.asarray(columns["token"]), generation.tokenizer)
     for leaf in found:
         if leaf.name in columns:
             raise JaxsinkError(
@@ -86,20 +89,20 @@ def dataset(generation: Generation, names: str | Sequence[str] | None, chosen: S
     variables = {
         leaf.name: (leaf.dims, leaf.host()[np.ix_(*(chosen.index(leaf)[dim] for dim in leaf.dims))]) for leaf in found
     }
-    places = ("sequence", "position")
+    both = ("sequence", "position")
     sequences = index["sequence"]
     about = _of_positions(generation) | {"mask": np.asarray(generation.mask)}
-    coordinates: dict[str, Any] = {name: (places, values[sequences]) for name, values in about.items()}
+    coordinates: dict[str, Coordinate] = {name: (both, values[sequences]) for name, values in about.items()}
     if generation.tokenizer is not None:
         texts = [[generation.tokenizer.token(token) for token in row] for row in about["token"][sequences]]
-        coordinates["text"] = (places, np.array(texts, object))
-    coordinates["steps_taken"] = ("sequence", np.asarray(generation.steps)[sequences])
+        coordinates["text"] = (both, np.array(texts, object))
+    coordinates["steps_taken"] = (("sequence",), np.asarray(generation.steps)[sequences])
     attributes = {"prompt_length": int(generation.prompt_length)}
     labels.setdefault("position", np.arange(np.shape(generation.tokens)[1]))
     return xarray.Dataset(variables, coordinates | labels, attributes)
 
 
-def _library(name: str, method: str) -> Any:
+def _library(name: str, method: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:
@@ -139,11 +142,11 @@ def _exists(generation: Generation, grid: dict[str, np.ndarray], shape: tuple[in
     return exists
 
 
-def _texts(pandas: Any, tokens: np.ndarray, tokenizer: Any) -> Any:
+def _texts(pandas: ModuleType, tokens: np.ndarray, tokenizer: Tokenizer) -> pd.Categorical:
     """The tokens' texts; each is kept once, however long the table."""
     known, codes = np.unique(tokens, return_inverse=True)
-    texts, places = np.unique([tokenizer.token(token) for token in known], return_inverse=True)
-    return pandas.Categorical.from_codes(places[codes], texts)
+    texts, numbers = np.unique([tokenizer.token(token) for token in known], return_inverse=True)
+    return pandas.Categorical.from_codes(numbers[codes], texts)
 
 
 def _check_alike(found: list[Leaf]) -> None:

@@ -80,7 +80,7 @@ def encode(value: Any, keep: Any) -> Any:
 
 
 def decode(data: Any, find: Any) -> Any:
-    """What `encode` wrote; `find(number)` stands for what was not plain."""
+    """What `encode` wrote; `find(number)` gives what was not plain."""
     if not isinstance(data, dict):
         return data
     ((tag, content),) = data.items()
@@ -221,10 +221,33 @@ def forbid_dangerous_calls() -> None:
     is_a, starts_with = isinstance, str.startswith
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     forbidden = (
-        "socket.", "subprocess.", "shutil.", "tempfile.", "pty.", "resource.", "gc.", "os.fork", "os.exec",
-        "os.posix_spawn", "os.spawn", "os.system", "os.kill", "signal.pthread_kill", "os.remove", "os.rename", "os.rmdir",
-        "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown", "os.utime", "os.setxattr", "os.chdir",
-    )  # fmt: skip
+        "socket.",
+        "subprocess.",
+        "shutil.",
+        "tempfile.",
+        "pty.",
+        "resource.",
+        "gc.",
+        "os.fork",
+        "os.exec",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.system",
+        "os.kill",
+        "signal.pthread_kill",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.mkdir",
+        "os.link",
+        "os.symlink",
+        "os.truncate",
+        "os.chmod",
+        "os.chown",
+        "os.utime",
+        "os.setxattr",
+        "os.chdir",
+    )
 
     def hook(event: str, details: Any) -> None:
         if starts_with(event, "ctypes."):

@@ -17,7 +17,7 @@ Form = Literal["completion", "opened block", "chat"]
 
 
 def program(example: Example, answer: str, form: Form, stops: Sequence[str] = ()) -> str:
-    """The whole program that an answer stands for.
+    """The whole program that an answer makes.
 
     form: "completion": the answer goes on where the question's code ends, up to a stop sequence. "opened block": the
     same, and it may close the code block that the prompt opened for it. "chat": free text with a code block in it, which

@@ -5,7 +5,7 @@
 
 Two confined processes take part (see exchange.py): the candidate holds the program, the judge runs the checks on stand-ins
 and alone can write the verdict. There is no token to steal and no marker to print: the program never shares a process, a
-pipe or a file with what decides. How each process is confined stands in confine.py: a process group of its own, limits
+pipe or a file with what decides. confine.py says how each process is confined: a process group of its own, limits
 on processor time, memory, files and processes, an empty environment, no output, a wall-clock limit, and, where the kernel
 allows namespaces, no network, no other processes, and a read-only file system with nothing in it but Python.
 
@@ -13,7 +13,7 @@ Not defended against:
 - holes in the kernel or in CPython. For programs by someone who attacks this very sandbox use a virtual machine.
 - without namespaces (containers often forbid them; `isolation()` tells): files that the user may read can be read. Writing,
   sockets and other processes are then refused by limits and by an audit hook inside Python, which native code
-  that the program brings along could go around; and for root the kernel does not limit the number of processes.
+  that comes with the program could go around; and for root the kernel does not limit the number of processes.
 - a program that knows the benchmark by heart and answers from memory. It sees the arguments of a check, never the expected
   result, but nothing here can tell remembering from solving.
 - a solution that returns objects of its own where a check compares: it fails, although it might be right.

@@ -1,6 +1,11 @@
-"""Sinks: which tokens they are, how they move, what sets them apart, and hiding them while the model generates."""
+"""Sinks: which tokens they are, how they move, what sets them apart, and masking them while the model generates."""
 
-from jaxsink.sinks.contrast import AtSinks, Split, as_if_all, at_sinks, split_by_query
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from jaxsink.sinks.contrast import AtSinks, Split, at_sinks, scale_to_all_queries, split_by_query
 from jaxsink.sinks.mask import MaskSinks
 from jaxsink.sinks.rules import Importance, Outlier, Rule, Threshold, TopK, detect, sweep
 from jaxsink.sinks.tokens import Frequency, Rates, canvases, frequency, fresh, kind_table, top_tokens
@@ -22,7 +27,6 @@ __all__ = [
     "TopK",
     "Tracks",
     "Turns",
-    "as_if_all",
     "at_sinks",
     "blocks",
     "canvases",
@@ -33,8 +37,16 @@ __all__ = [
     "fresh",
     "frontier",
     "kind_table",
+    "scale_to_all_queries",
     "split_by_query",
     "sweep",
     "top_tokens",
     "track",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "as_if_all":
+        warnings.warn("as_if_all is called scale_to_all_queries now.", DeprecationWarning, stacklevel=2)
+        return scale_to_all_queries
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Shaped
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.sinks.rules import Rule, Threshold, detect, with_mask
 
 
 @jax.jit
-def as_if_all(by_query: Any) -> Any:
-    """`record.received_by_query()` with each kind's scores scaled as if all queries were of that kind.
+def scale_to_all_queries(
+    by_query: Mapping[str, Float[ArrayLike, "*axes S"]],
+) -> dict[str, Float[Array, "*axes S"]]:
+    """`record.received_by_query()` with the scores of each kind of query scaled as if all queries were of that kind.
 
-    Queries of one kind are fewer than all, so the mean of their column sums is below 1, and no ε would fit both kinds.
-    Each row gives away 1 in all, so a kind's number of queries is the sum of its scores. Then every rule, and `track`,
-    applies to a kind's scores [..., S] as to those of `received()`. All zero where there is no query of the kind.
+    Queries of one kind are fewer than all, so the mean of what they give to a key is below 1, and no ε would fit both
+    kinds. Each query gives 1 in all, so the sum of a kind's scores is its number of queries. Once scaled, they work with
+    every rule and with `track` like those of `received()`. All zero where there is no query of the kind.
     """
-    totals = {kind: scores.sum(axis=-1, keepdims=True) for kind, scores in by_query.items()}
-    every = sum(totals.values())
-    return {kind: scores * every / jnp.maximum(totals[kind], 1e-6) for kind, scores in by_query.items()}
+    by_kind = {kind: jnp.asarray(scores) for kind, scores in by_query.items()}
+    queries = {kind: scores.sum(axis=-1, keepdims=True) for kind, scores in by_kind.items()}
+    all_queries = sum(queries.values())
+    return {kind: scores * all_queries / jnp.maximum(queries[kind], 1e-6) for kind, scores in by_kind.items()}
 
 
 class Split(NamedTuple):
-    """What masked and unmasked queries sink to (Fig. 6a); "..." are the record's axes before the sequence."""
+    """What masked and unmasked queries sink to (Fig. 6a); "*axes" are the record's axes before the sequence.
 
-    masked: Array  # bool[...,S], sinks of masked queries
-    unmasked: Array  # bool[...,S]
-    same_top: Array  # bool[...], both kinds give most to the same token
-    overlap: Array  # f32[...], sinks of both over sinks of either; NaN where neither has one
+    masked    sinks of masked queries
+    unmasked  sinks of the others
+    same_top  True where both kinds of query give most to the same key
+    overlap   keys that are sinks of both, over keys that are sinks of either; NaN where neither has one
+    """
+
+    masked: Bool[Array, "*axes S"]
+    unmasked: Bool[Array, "*axes S"]
+    same_top: Bool[Array, "..."]
+    overlap: Float[Array, "..."]
 
 
-def split_by_query(by_query: Any, rule: Rule | None = None, mask: Any = None) -> Split:
+def split_by_query(
+    by_query: Mapping[str, Float[ArrayLike, "*axes S"]],
+    rule: Rule | None = None,
+    mask: Shaped[ArrayLike, "..."] | None = None,
+) -> Split:
     """Sinks by the kind of query, from `record.received_by_query()`; prompt tokens count as unmasked queries."""
-    if not isinstance(by_query, dict) or set(by_query) != {"masked", "unmasked", "prompt"}:
+    if not isinstance(by_query, Mapping) or set(by_query) != {"masked", "unmasked", "prompt"}:
         raise JaxsinkError("split_by_query needs what record.received_by_query() recorded.")
-    joined = {"masked": by_query["masked"], "unmasked": by_query["unmasked"] + by_query["prompt"]}
-    scores = as_if_all(joined)
+    unmasked = jnp.asarray(by_query["unmasked"]) + jnp.asarray(by_query["prompt"])
+    scores = scale_to_all_queries({"masked": by_query["masked"], "unmasked": unmasked})
     found = {kind: detect(value, rule or Threshold(), mask) for kind, value in scores.items()}
     either = (found["masked"] | found["unmasked"]).sum(axis=-1)
     both = (found["masked"] & found["unmasked"]).sum(axis=-1)
@@ -49,17 +65,19 @@ def split_by_query(by_query: Any, rule: Rule | None = None, mask: Any = None) ->
 
 
 class AtSinks(NamedTuple):
-    """Means over sinks and over the other real tokens, [...]; NaN where there are none."""
+    """A figure's mean over sinks, its mean over the other real tokens, and their ratio; NaN where there are none."""
 
-    sinks: Array
-    elsewhere: Array
-    ratio: Array
+    sinks: Float[Array, "*axes H"]
+    elsewhere: Float[Array, "*axes H"]
+    ratio: Float[Array, "*axes H"]
 
 
-def at_sinks(values: Any, sinks: Any, mask: Any = None) -> AtSinks:
-    """How a figure per token differs at sinks: values f32[...,K or H,S], sinks bool[...,H,S].
+def at_sinks(
+    values: Float[ArrayLike, "..."], sinks: Bool[ArrayLike, "..."], mask: Shaped[ArrayLike, "..."] | None = None
+) -> AtSinks:
+    """How a figure per token differs at sinks: values [..., K or H, S], sinks [..., H, S].
 
-    For `record.value_norm()` (low at sinks), `record.key_norm()`, or a part of `record.logit_parts()`. Figures per kv head
+    For `record.value_norm()` (low at sinks), `record.key_norm()`, or a part of `record.logit_parts()`. Figures of a kv head
     serve all heads of its group.
     """
     values, sinks = jnp.asarray(values, jnp.float32), jnp.asarray(sinks)
@@ -68,7 +86,7 @@ def at_sinks(values: Any, sinks: Any, mask: Any = None) -> AtSinks:
     real = jnp.broadcast_to(with_mask(sinks, mask)[1], sinks.shape)
     values = jnp.repeat(values, sinks.shape[-2] // values.shape[-2], axis=-2)
 
-    def mean(where: Array) -> Array:
+    def mean(where: Bool[Array, "*axes S"]) -> Float[Array, "*axes"]:
         count = where.sum(axis=-1)
         return jnp.where(count > 0, jnp.where(where, values, 0.0).sum(axis=-1) / jnp.maximum(count, 1), jnp.nan)
 

@@ -1,4 +1,4 @@
-"""Hiding sinks while the model generates, with the controls that tell "lost its sinks" from "lost any keys"."""
+"""Sink masking while the model generates, with the controls that tell "lost its sinks" from "lost any keys"."""
 
 from __future__ import annotations
 
@@ -8,35 +8,43 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.recording.recorders import received
-from jaxsink.sampling.interventions import Previous, places
+from jaxsink.sampling.interventions import Previous, at_token_positions
 from jaxsink.sinks.rules import Rule, Threshold, largest
 
 SELECTIONS = ("top", "random", "bottom")
 NAMED_RULES = ("top_k", "threshold", "top_k_above")
 
+Action = Bool[Array, "L B H S"] | Float[Array, "L B H S"]
+"""What an intervention returns: True drops a key, or a factor scales the attention that it gets."""
+
+Count = Int[Array, "#L #B #H 1"] | int
+"""How many keys to select: one number for all, or one per layer, sequence or head."""
+
 
 @dataclass(frozen=True)
 class MaskSinks:
-    """An `intervene` for generate: hide, in every step, the sinks of the step before, per layer and head.
+    """An `intervene` for generate: drop, in every step, the sinks of the step before, per layer and head.
 
-    k        how many keys to hide
-    select   "top" hides the sinks; "random" and "bottom" are its controls: as many keys, chosen at random or those that
+    k        how many keys to drop
+    select   "top" drops the sinks; "random" and "bottom" are its controls: as many keys, chosen at random or those that
              receive least
     rule     None or "top_k": exactly k; "threshold": all that pass Eq. 3 with `eps`; "top_k_above": both; or a Rule: the k
              largest of those it finds
-    rank_on  "masked": rank what the running, masked model paid attention to, so that a hidden key (which receives 0) may
+    rank_on  "masked": rank what the running, masked model paid attention to, so that a dropped key (which receives 0) may
              come back a step later; "clean": rank an extra, unmasked pass per step
-    per      "head": each head hides its own; "layer": all heads of a layer hide those with the largest mean score
+    per      "head": each head drops its own; "layer": all heads of a layer drop those with the largest mean score
     layers   layers to act in (None = all)
-    spare    steps at the start in which nothing is hidden (the first never hides anything, as there is no map yet)
-    positions  fixed positions instead of a rule, counted from the prompt's first token; the controls then hide as many
-    keep     the mirror image: hide everything but the selected keys
-    factor   0 hides; otherwise the attention that the selected keys get is multiplied by this before rows re-normalise
+    spare    steps at the start in which nothing is dropped (the first never drops anything, as there is no map yet)
+    positions  fixed token positions instead of a rule; the controls then drop as many
+    keep     the mirror image: drop everything but the selected keys
+    factor   0 drops; otherwise the attention that the selected keys get is multiplied by this before each query
+             re-normalises
 
-    For autoregressive models the ranking uses the last token's attention row, because that is what their loop records.
+    For autoregressive models the ranking uses the attention of the newest query, because that is what their loop records.
     """
 
     k: int = 1
@@ -74,18 +82,18 @@ class MaskSinks:
                 object.__setattr__(self, name, tuple(int(number) for number in getattr(self, name)))
 
     def control(self, select: Literal["random", "bottom"]) -> MaskSinks:
-        """The same policy with other keys: as many, in the same places of the network, at the same steps."""
+        """The same policy with other keys: as many, in the same layers and heads, at the same steps."""
         return replace(self, select=select)
 
-    def __call__(self, previous: Previous) -> Array:
+    def __call__(self, previous: Previous) -> Action:
         return self.acting(largest(*self.ranking(previous, self.k)), previous)
 
-    def ranking(self, previous: Previous, k: Array | int) -> tuple[Array, Array, Array | int]:
-        """(scores f32[L,B,H,S], keys to choose among, how many): the policy selects that many of the largest.
+    def ranking(self, previous: Previous, k: Count) -> tuple[Float[Array, "L B H S"], Bool[Array, "L B H S"], Count]:
+        """(scores, keys to choose among, how many): the policy selects that many of the largest.
 
         `k` stands for the policy's own, so that policies that differ in it alone can share one search.
         """
-        scores = previous.record  # [L,B,H,S]
+        scores: Float[Array, "L B H S"] = previous.record
         if self.per == "layer":
             scores = jnp.broadcast_to(scores.mean(axis=2, keepdims=True), scores.shape)
         real = jnp.broadcast_to(previous.mask[None, :, None, :], scores.shape)
@@ -94,35 +102,37 @@ class MaskSinks:
             return scores, among, count
         if among is not real:
             count = jnp.minimum(among.sum(axis=-1, keepdims=True), count)
-        return (-scores if self.select == "bottom" else self.lots(previous, scores)), real, count
+        return (-scores if self.select == "bottom" else self.random_scores(previous, scores)), real, count
 
-    def candidates(self, scores: Array, real: Array, previous: Previous, k: Array | int) -> tuple[Array, Array | int]:
-        """(bool[L,B,H,S], how many of them): what the rule, or the fixed positions, leave to choose among."""
+    def candidates(
+        self, scores: Float[Array, "L B H S"], real: Bool[Array, "L B H S"], previous: Previous, k: Count
+    ) -> tuple[Bool[Array, "L B H S"], Count]:
+        """(keys, how many of them to take): what the rule, or the fixed positions, leave to choose among."""
         if self.positions is not None:
-            fixed = places(previous.mask, self.positions)[None, :, None, :]
+            fixed = at_token_positions(previous.mask, self.positions)[None, :, None, :]
             return jnp.broadcast_to(fixed, scores.shape), scores.shape[-1]
         if self.rule is None or self.rule == "top_k":
             return real, k
         rule = Threshold(self.eps) if isinstance(self.rule, str) else self.rule
         return rule.find(scores, real), scores.shape[-1] if self.rule == "threshold" else k
 
-    def acting(self, found: Array, previous: Previous) -> Array:
-        """bool or f32[L,B,H,S]: what happens to the selected keys, where and when the policy acts."""
+    def acting(self, found: Bool[Array, "L B H S"], previous: Previous) -> Action:
+        """What happens to the selected keys, where and when the policy acts."""
         real = jnp.broadcast_to(previous.mask[None, :, None, :], found.shape)
-        hidden = real & ~found if self.keep else found
+        drop = real & ~found if self.keep else found
         if self.layers is not None:
-            hidden = hidden & jnp.isin(jnp.arange(found.shape[0]), jnp.array(self.layers))[:, None, None, None]
-        hidden = hidden & (previous.step >= self.spare)
-        return hidden if self.factor == 0 else jnp.where(hidden, self.factor, 1.0)
+            drop = drop & jnp.isin(jnp.arange(found.shape[0]), jnp.array(self.layers))[:, None, None, None]
+        drop = drop & (previous.step >= self.spare)
+        return drop if self.factor == 0 else jnp.where(drop, self.factor, 1.0)
 
-    def lots(self, previous: Previous, scores: Array) -> Array:
-        """f32[L,B,H,S]: random numbers by row, step and place, so that neither batch nor padding changes them."""
-        count, _, heads, _ = scores.shape
-        place = jnp.cumsum(previous.mask, axis=1)
-        shape = (count, heads if self.per == "head" else 1)
+    def random_scores(self, previous: Previous, scores: Float[Array, "L B H S"]) -> Float[Array, "L B H S"]:
+        """Random numbers that depend on seed, step and token position, so that neither batch nor padding changes them."""
+        layers, _, heads, _ = scores.shape
+        token_position = jnp.cumsum(previous.mask, axis=1)
+        shape = (layers, heads if self.per == "head" else 1)
 
-        def one(key: Array, at: Array) -> Array:
-            return jax.random.uniform(jax.random.fold_in(key, at), shape)
+        def draw(key: Array, position: Array) -> Array:
+            return jax.random.uniform(jax.random.fold_in(key, position), shape)
 
-        drawn = jax.vmap(jax.vmap(one, (None, 0)))(previous.keys, place)  # [B,S,L,H]
+        drawn: Float[Array, "B S L H"] = jax.vmap(jax.vmap(draw, (None, 0)))(previous.keys, token_position)
         return jnp.broadcast_to(drawn.transpose(2, 0, 3, 1), scores.shape)

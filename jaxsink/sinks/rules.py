@@ -3,9 +3,9 @@
     detect(out.record, Threshold(eps=3.0), mask=out.mask)                # bool, same shape as the record
     detect(out.record, TopK(5) & Threshold(3.0), mask=out.mask)          # both
 
-Scores are column sums as `record.received()` gives them, [..., S] with any leading axes; a mask is bool[B,S] for records
-[..., B, H, S], bool[T,B,S] for records [T, L, B, H, S], or anything that broadcasts to the scores. Padded tokens are never
-sinks and count nowhere.
+Scores are the attention that each key receives, as `record.received()` gives it, with any leading axes ("*axes S"). A mask
+is [B,S] for records [..., B, H, S], [T,B,S] for records [T, L, B, H, S], or anything that broadcasts to the scores. Padded
+tokens are never sinks and count nowhere.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Int, Shaped
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.parallel.rows import pmap_rows
+from jaxsink.parallel.mesh import Device
+from jaxsink.parallel.pmap import pmap_batch
 
 
 class Rule:
-    """A frozen, hashable object with `find(scores f32[...,S], real bool[...,S]) -> bool[...,S]`; combine with & and |.
+    """What counts as a sink. A subclass is a frozen dataclass with `find`; combine rules with & and |."""
 
-    `real` broadcasts to the scores; it has size 1 where all are alike.
-    """
-
-    def find(self, scores: Array, real: Array) -> Array:
+    def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
+        """True at the sinks. `real` (False = padding) has size 1 along axes on which it does not depend."""
         raise NotImplementedError
 
     def __and__(self, other: Rule) -> Rule:
@@ -55,7 +56,7 @@ class Threshold(Rule):
         if self.scale not in ("sum", "mean"):
             raise JaxsinkError(f"Threshold: scale must be 'sum' or 'mean', not {self.scale!r}.")
 
-    def find(self, scores: Array, real: Array) -> Array:
+    def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
         if self.scale == "mean":
             scores = scores / jnp.maximum(real.sum(axis=-1, keepdims=True), 1)
         return real & (margin(scores, real) > self.eps)
@@ -71,7 +72,7 @@ class Importance(Rule):
     eps: float = 0.3
     causal: bool = False
 
-    def find(self, scores: Array, real: Array) -> Array:
+    def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
         count = real.sum(axis=-1, keepdims=True)
         seen_by = count - jnp.cumsum(real, axis=-1) + 1 if self.causal else count
         return real & (scores / jnp.maximum(seen_by, 1) > self.eps)
@@ -83,7 +84,7 @@ class Outlier(Rule):
 
     sigmas: float = 3.0
 
-    def find(self, scores: Array, real: Array) -> Array:
+    def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
         count = jnp.maximum(real.sum(axis=-1, keepdims=True), 1)
         mean = jnp.where(real, scores, 0.0).sum(axis=-1, keepdims=True) / count
         spread = jnp.sqrt(jnp.where(real, jnp.square(scores - mean), 0.0).sum(axis=-1, keepdims=True) / count)
@@ -100,91 +101,104 @@ class TopK(Rule):
         if self.k < 0:
             raise JaxsinkError(f"TopK: k must not be negative, and is {self.k}.")
 
-    def find(self, scores: Array, real: Array) -> Array:
+    def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
         return largest(scores, real, self.k)
 
 
 @dataclass(frozen=True)
 class Both(Rule):
+    """What both rules find: `first & second`."""
+
     first: Rule
     second: Rule
 
-    def find(self, scores: Array, real: Array) -> Array:
+    def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
         return self.first.find(scores, real) & self.second.find(scores, real)
 
 
 @dataclass(frozen=True)
 class Either(Rule):
+    """What one of the rules finds: `first | second`."""
+
     first: Rule
     second: Rule
 
-    def find(self, scores: Array, real: Array) -> Array:
+    def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
         return self.first.find(scores, real) | self.second.find(scores, real)
 
 
-def detect(received: Any, rule: Rule, mask: Any = None, devices: Sequence[Any] | None = None) -> Array:
-    """bool, same shape as `received` [...,S]: which tokens are sinks.
+def detect(
+    received: Float[ArrayLike, "*axes S"],
+    rule: Rule,
+    mask: Shaped[ArrayLike, "..."] | None = None,
+    devices: Sequence[Device] | None = None,
+) -> Bool[Array, "*axes S"]:
+    """Which tokens are sinks, from the attention that each receives.
 
-    devices: deal the batch of a record [..., B, H, S] out over these devices by pmap.
+    mask     True = real token: [B,S] for records [..., B, H, S], [T,B,S] for records [T, L, B, H, S]
+    devices  split the batch of a record [..., B, H, S] over these devices by pmap
     """
     scores, real = with_mask(received, mask)
     if devices is None:
         return _detect(scores, real, rule)
     if scores.ndim < 3:
         raise JaxsinkError(
-            f"detect: to be dealt out over devices, a record must be [..., B, H, S], not {scores.shape}."
+            f"detect: to be split over devices, a record must be [..., B, H, S], not of shape {scores.shape}."
         )
     axis = scores.ndim - 3
     real = real.reshape(*[1] * (scores.ndim - real.ndim), *real.shape)
     in_axes = (axis, axis if real.shape[axis] > 1 else None)
-    return pmap_rows(_Detect(rule), (scores, real), in_axes, axis, devices)
-
-
-@dataclass(frozen=True)
-class _Detect:
-    rule: Rule
-
-    def __call__(self, scores: Array, real: Array) -> Array:
-        return _detect(scores, real, self.rule)
+    return pmap_batch(_detect, (scores, real), in_axes, axis, devices, static={"rule": rule})
 
 
 @partial(jax.jit, static_argnames="rule")
-def _detect(scores: Array, real: Array, rule: Rule) -> Array:
+def _detect(scores: Float[Array, "*axes S"], real: Bool[Array, "..."], rule: Rule) -> Bool[Array, "*axes S"]:
     return rule.find(scores, jnp.broadcast_to(real, scores.shape))
 
 
-def sweep(received: Any, eps: Sequence[float], mask: Any = None, scale: Literal["sum", "mean"] = "sum") -> Array:
-    """f32[..., len(eps)]: share of real tokens that are no sinks under Eq. 3, for every ε at once (Fig. 10)."""
+def sweep(
+    received: Float[ArrayLike, "*axes S"],
+    eps: Sequence[float],
+    mask: Shaped[ArrayLike, "..."] | None = None,
+    scale: Literal["sum", "mean"] = "sum",
+) -> Float[Array, "*axes eps"]:
+    """The share of real tokens that are not sinks under Eq. 3, for every ε at once (Fig. 10)."""
     scores, real = with_mask(received, mask)
     return _sweep(scores, real, jnp.asarray(eps, jnp.float32), scale)
 
 
 @partial(jax.jit, static_argnames="scale")
-def _sweep(scores: Array, real: Array, eps: Array, scale: str) -> Array:
+def _sweep(
+    scores: Float[Array, "*axes S"], real: Bool[Array, "..."], eps: Float[Array, " eps"], scale: str
+) -> Float[Array, "*axes eps"]:
     real = jnp.broadcast_to(real, scores.shape)
     count = jnp.maximum(real.sum(axis=-1, keepdims=True), 1)
     above = margin(scores / count if scale == "mean" else scores, real)
     return ((above[..., None] <= eps) & real[..., None]).sum(axis=-2) / count
 
 
-def margin(scores: Array, real: Array) -> Array:
-    """f32[...,S]: each score minus the mean of the others; a token that is alone has margin -inf."""
+def margin(scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Float[Array, "*axes S"]:
+    """Each score minus the mean of the others; a token that is alone has margin -inf."""
     count = real.sum(axis=-1, keepdims=True)
     total = jnp.where(real, scores, 0.0).sum(axis=-1, keepdims=True)
     others = (total - scores) / jnp.maximum(count - 1, 1)
     return jnp.where(count > 1, scores - others, -jnp.inf)
 
 
-def largest(scores: Array, real: Array, count: Array | int) -> Array:
-    """bool[...,S]: the `count` (i32[...,1]) largest of the real scores f32[...,S], or all if there are fewer.
+def largest(
+    scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"], count: Int[Array, "#*axes 1"] | int
+) -> Bool[Array, "*axes S"]:
+    """True at the `count` largest of the real scores, or at all of them if there are fewer; ties in order of position.
 
-    Of equal scores the first ones count. The smallest of them is found bit by bit: whole numbers in the order of the scores
-    are compared 32 times, which takes a tenth of the time of sorting them.
+    The smallest of them is found bit by bit: integers in the order of the scores are compared 32 times, which takes a
+    tenth of the time of a sort.
     """
     if isinstance(count, int) and count >= scores.shape[-1]:
         return jnp.broadcast_to(real, scores.shape)
     bits = lax.bitcast_convert_type(scores, jnp.uint32)
-    bits = jnp.where(bits << 1 == 0, 0, bits)  # -0 equals 0; said of bits, as devices take denormal numbers for 0 too
+    bits = jnp.where(
+        bits << 1 == 0, 0, bits
+    )  # -0 equals 0; tested on bits, because devices flush denormal numbers to 0
     ordered = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
     ordered = jnp.where(real, ordered, 0)  # below every number
 
@@ -202,7 +216,9 @@ def largest(scores: Array, real: Array, count: Array | int) -> Array:
     return above | (equal & (jnp.cumsum(equal, axis=-1) <= left))
 
 
-def with_mask(received: Any, mask: Any) -> tuple[Array, Array]:
+def with_mask(
+    received: Shaped[ArrayLike, "*axes S"], mask: Shaped[ArrayLike, "..."] | None
+) -> tuple[Float[Array, "*axes S"], Bool[Array, "..."]]:
     """Scores as float32, and a mask that broadcasts to them."""
     scores = jnp.asarray(received, jnp.float32)
     if scores.ndim == 0:

@@ -1,24 +1,27 @@
-"""What kind of token a sink is: sink frequency by token and by kind, beside how often each stands there anyway.
+"""What kind of token a sink is: sink frequency by token and by kind, beside how often each token occurs at all.
 
     canvas = canvases(out.tokens, out.committed_at, out.recorded_steps, model.config.mask_id)
     found = frequency(detect(out.record, Threshold(), out.mask), canvas, out.mask, model.config.vocab)
     top_tokens(found, tokenizer)
 
 A share alone says little: a mask is the most frequent sink of a canvas that is all masks. So every share comes with the
-base rate (the token's share of all places) and their ratio, the lift. Results of several batches are pooled with `+`.
+base rate (the token's share of all occurrences) and their ratio, the lift. Results of several batches are pooled with `+`.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Int, Integer, Real, Shaped
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
@@ -27,15 +30,16 @@ from jaxsink.text.tokenizer import Tokenizer
 
 KINDS = ("mask", "bos", "eos", "newline", "space", "punctuation", "digit", "special", "template", "word")
 NEWLINES = frozenset("\n\r\x85\u2028\u2029")
-NOT_THERE = -1  # in a canvas: no token yet (autoregressive models, whose response grows)
+NOT_THERE = -1
+"""In a canvas: no token yet (autoregressive models, whose response grows)."""
 
 
-def kind_table(tokenizer: Tokenizer, config: ModelConfig) -> np.ndarray:
-    """i8[V]: index into KINDS of every vocabulary row.
+def kind_table(tokenizer: Tokenizer, config: ModelConfig) -> Int[np.ndarray, " V"]:
+    """The kind of every token id, as an index into KINDS.
 
     The config's mask, bos, eos and eot (counted as eos) go first; an id that is both bos and eos, as in Dream, is eos. Then
     the tokenizer's added tokens: "template" if the model's chat template writes them, else "special". All others go by
-    their text, whatever white space surrounds it; a part of a character is a word. Rows without a token are "special".
+    their text, whatever white space surrounds it; a part of a character is a word. Ids without a token are "special".
     """
     if tokenizer.size > config.vocab:
         raise JaxsinkError(
@@ -96,54 +100,64 @@ def _class(char: str) -> str:
     return "" if char == "\ufffd" else unicodedata.category(char)[0]
 
 
-def canvases(tokens: Any, committed_at: Any, recorded_steps: Any, mask_id: int | None) -> Array:
-    """i32[T,B,S]: what the model saw at each recorded step; NOT_THERE for tokens an autoregressive model has yet to write.
+def canvases(
+    tokens: Int[ArrayLike, "B S"],
+    committed_at: Int[ArrayLike, "B S"],
+    recorded_steps: Int[ArrayLike, " T"],
+    mask_id: int | None,
+) -> Int[Array, "T B S"]:
+    """What the model saw at each recorded step; NOT_THERE for tokens that an autoregressive model has yet to write.
 
-    tokens, committed_at: i32[B,S] and recorded_steps: i32[T], as in `Generation`. mask_id None: autoregressive.
+    The arrays are those of `Generation`; mask_id None = autoregressive.
     """
     return _canvases(jnp.asarray(tokens), jnp.asarray(committed_at), jnp.asarray(recorded_steps), mask_id)
 
 
 @partial(jax.jit, static_argnames="mask_id")
-def _canvases(tokens: Array, committed_at: Array, steps: Array, mask_id: int | None) -> Array:
+def _canvases(
+    tokens: Int[Array, "B S"], committed_at: Int[Array, "B S"], steps: Int[Array, " T"], mask_id: int | None
+) -> Int[Array, "T B S"]:
     absent = committed_at >= steps[:, None, None]
-    if mask_id is None:  # a row that stopped early leaves a rest that was never written
+    if mask_id is None:  # after an early stop, the rest was never written
         absent |= (committed_at < 0) & (jax.lax.cummax(committed_at, axis=1) >= 0)
     return jnp.where(absent, NOT_THERE if mask_id is None else mask_id, tokens).astype(jnp.int32)
 
 
 @jax.jit
-def fresh(committed_at: Any, recorded_steps: Any) -> Array:
-    """bool[T,B,S]: tokens the model sees for the first time, because the step just before committed them.
-
-    committed_at: i32[B,S], recorded_steps: i32[T].
-    """
+def fresh(committed_at: Int[ArrayLike, "B S"], recorded_steps: Int[ArrayLike, " T"]) -> Bool[Array, "T B S"]:
+    """Tokens that the model sees for the first time, because the step just before committed them."""
     committed_at = jnp.asarray(committed_at)
     return (committed_at >= 0) & (committed_at == jnp.asarray(recorded_steps)[:, None, None] - 1)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Sinks of N classes (tokens or kinds). A place is one (step, row, position); all places weigh the same."""
+    """Sinks of N classes (tokens or kinds).
 
-    count: np.ndarray  # i64[N], sinks
-    places: np.ndarray  # i64[N], places where the class stood
+    count            how many sinks are of the class
+    occurrences      how often the class occurs: a token at one step, sequence and position counts once
+    all_sinks        sinks of any class
+    all_occurrences  occurrences of any class
+    """
+
+    count: Integer[np.ndarray, "*N"] | np.int64
+    occurrences: Integer[np.ndarray, "*N"] | np.int64
     all_sinks: int
-    all_places: int
+    all_occurrences: int
 
     @property
-    def share(self) -> np.ndarray:
-        """f64[N]: of all sinks; NaN without any."""
+    def share(self) -> Float[np.ndarray, "*N"]:
+        """Of all sinks; NaN without any."""
         return _ratio(self.count, self.all_sinks)
 
     @property
-    def base(self) -> np.ndarray:
-        """f64[N]: of all places."""
-        return _ratio(self.places, self.all_places)
+    def base(self) -> Float[np.ndarray, "*N"]:
+        """The base rate: the class's share of all occurrences."""
+        return _ratio(self.occurrences, self.all_occurrences)
 
     @property
-    def lift(self) -> np.ndarray:
-        """f64[N]: share / base, 1 for a class that sinks no more than its frequency explains; NaN where it never stood."""
+    def lift(self) -> Float[np.ndarray, "*N"]:
+        """share / base: 1 for a class that sinks no more than its frequency explains; NaN where it never occurs."""
         return _ratio(self.share, self.base)
 
     def __add__(self, other: Rates) -> Rates:
@@ -152,34 +166,47 @@ class Rates:
 
 @dataclass(frozen=True)
 class Frequency:
-    """How often tokens and kinds are sinks, over all steps, layers, rows and heads. `+` pools batches of any length."""
+    """How often tokens and kinds are sinks, over all steps, layers, sequences and heads. `+` pools batches of any length.
 
-    by_token: Rates  # N = V
-    by_kind: Rates | None  # N = len(KINDS), in that order
-    freshly_committed: Rates | None  # N = (), overlaps the kinds
-    per_layer: np.ndarray | None  # i64[L, len(KINDS)], sinks
+    by_token           one class per token id
+    by_kind            one class per kind, in the order of KINDS
+    freshly_committed  one class, which overlaps the kinds
+    per_layer          sinks of each kind in each layer
+    """
+
+    by_token: Rates
+    by_kind: Rates | None
+    freshly_committed: Rates | None
+    per_layer: Integer[np.ndarray, "L kinds"] | None
 
     def __add__(self, other: Frequency) -> Frequency:
-        parts: list[tuple[Any, Any]] = list(zip(vars(self).values(), vars(other).values(), strict=True))
+        pairs = list(zip(vars(self).values(), vars(other).values(), strict=True))
         fits = self.by_token.count.shape == other.by_token.count.shape
         if not fits or any(
-            np.shape(mine) != np.shape(theirs) or (mine is None) != (theirs is None) for mine, theirs in parts
+            np.shape(mine) != np.shape(theirs) or (mine is None) != (theirs is None) for mine, theirs in pairs
         ):
             raise JaxsinkError("frequencies can be pooled if they count the same things of models of the same size.")
-        pooled: list[Any] = [None if mine is None else mine + theirs for mine, theirs in parts]
-        return Frequency(*pooled)
+        return replace(self, **{n: None if v is None else v + vars(other)[n] for n, v in vars(self).items()})
 
 
 def frequency(
-    sinks: Any, canvas: Any, mask: Any, vocab: int, table: Any = None, fresh: Any = None, steps: Any = None,
-    recorded_steps: Any = None,
-) -> Frequency:  # fmt: skip
-    """Count sinks bool[T,L,B,H,S] by the token that stands there, canvas i32[T,B,S], where mask bool[B,S] is real.
+    sinks: Bool[ArrayLike, "T L B H S"],
+    canvas: Int[ArrayLike, "T B S"],
+    mask: Shaped[ArrayLike, "B S"],
+    vocab: int,
+    table: Int[ArrayLike, " V"] | None = None,
+    fresh: Bool[ArrayLike, "T B S"] | None = None,
+    steps: Int[ArrayLike, " B"] | Sequence[int] | None = None,
+    recorded_steps: Int[ArrayLike, " T"] | Sequence[int] | None = None,
+) -> Frequency:
+    """Count sinks by the token at their position.
 
-    table           i8[V] from `kind_table`, for counts by kind
-    fresh           bool[T,B,S] from `fresh`, for the row "freshly committed"
-    steps           i32[B], steps each row took (`Generation.steps`): what comes later counts nowhere
-    recorded_steps  i32[T], if not every step was recorded
+    canvas          the tokens of each step, from `canvases`
+    mask            True = real token
+    table           from `kind_table`, for counts by kind
+    fresh           from `fresh`, for the rate of freshly committed tokens
+    steps           steps that each sequence took (`Generation.steps`): what comes later counts nowhere
+    recorded_steps  if not every step was recorded
     """
     shape = np.shape(sinks)
     if len(shape) != 5:
@@ -190,25 +217,25 @@ def frequency(
     if steps is not None:
         recorded = np.arange(count) if recorded_steps is None else _fitting("recorded_steps", recorded_steps, (count,))
         counted &= (recorded[:, None] < _fitting("steps", steps, (batch,)))[:, :, None]
-    where = canvas[counted]
-    wrong = where[(where < 0) | (where >= vocab)]
+    tokens = canvas[counted]
+    wrong = tokens[(tokens < 0) | (tokens >= vocab)]
     if wrong.size:
         raise JaxsinkError(f"the canvas has token id {wrong[0]}, outside the vocabulary of {vocab} rows.")
     kinds = np.full(canvas.shape, len(KINDS))
     if table is not None:
-        kinds[counted] = _fitting("table", table, (vocab,))[where]
+        kinds[counted] = _fitting("table", table, (vocab,))[tokens]
     sums, layers = _sums(jnp.asarray(sinks, bool), jnp.asarray(counted), jnp.asarray(kinds, jnp.int32))
     found = np.asarray(sums).astype(np.int64)
-    total, places = int(found.sum()), int(counted.sum())
+    total, occurrences = int(found.sum()), int(counted.sum())
 
-    def rates(classes: np.ndarray, size: int) -> Rates:
+    def rates(classes: Integer[np.ndarray, "T B S"], size: int) -> Rates:
         weighted = np.bincount(classes[counted], found[counted], size).astype(np.int64)  # float64 is exact to 2**53
-        return Rates(weighted, np.bincount(classes[counted], minlength=size), total, places)
+        return Rates(weighted, np.bincount(classes[counted], minlength=size), total, occurrences)
 
     new = None
     if fresh is not None:
         both = counted & _fitting("fresh", fresh, canvas.shape).astype(bool)
-        new = Rates(np.asarray(found[both].sum()), np.asarray(both.sum()), total, places)
+        new = Rates(np.asarray(found[both].sum()), np.asarray(both.sum()), total, occurrences)
     return Frequency(
         by_token=rates(canvas, vocab),
         by_kind=None if table is None else rates(kinds, len(KINDS)),
@@ -218,34 +245,49 @@ def frequency(
 
 
 @jax.jit
-def _sums(sinks: Array, counted: Array, kinds: Array) -> tuple[Array, Array]:
-    """(i32[T,B,S], i32[L,len(KINDS)]): the big array is read once, and only sums of it leave the device."""
-    by_layer = (sinks & counted[:, None, :, None, :]).sum(axis=3, dtype=jnp.int32)  # [T,L,B,S]
-    rows = by_layer.transpose(0, 2, 3, 1).reshape(-1, by_layer.shape[1])
-    layers = jax.ops.segment_sum(rows, kinds.reshape(-1), len(KINDS))  # kinds beyond the last are dropped
+def _sums(
+    sinks: Bool[Array, "T L B H S"], counted: Bool[Array, "T B S"], kinds: Int[Array, "T B S"]
+) -> tuple[Int[Array, "T B S"], Int[Array, "L kinds"]]:
+    """Sums over heads, by token and by layer: the big array is read once, and only sums of it leave the device."""
+    by_layer: Int[Array, "T L B S"] = (sinks & counted[:, None, :, None, :]).sum(axis=3, dtype=jnp.int32)
+    by_token = by_layer.transpose(0, 2, 3, 1).reshape(-1, by_layer.shape[1])
+    layers = jax.ops.segment_sum(by_token, kinds.reshape(-1), len(KINDS))  # kinds beyond the last are dropped
     return by_layer.sum(axis=1), layers.T
 
 
-def top_tokens(found: Frequency, tokenizer: Tokenizer, n: int = 5) -> list[dict[str, Any]]:
+class TopToken(TypedDict):
+    """A frequent sink token: its text and id, its share of all sinks, its base rate, and their ratio."""
+
+    token: str
+    id: int
+    share: float
+    base: float
+    lift: float
+
+
+def top_tokens(found: Frequency, tokenizer: Tokenizer, n: int = 5) -> list[TopToken]:
     """The n most frequent sink tokens, with their share of all sinks, base rate and lift; ties in order of id."""
     rates = found.by_token
-    order = np.argsort(-rates.count, kind="stable")[:n]
+    counts = np.asarray(rates.count)
+    order = np.argsort(-counts, kind="stable")[:n]
     share, base, lift = rates.share, rates.base, rates.lift
     return [
-        {"token": tokenizer.token(i), "id": int(i), "share": float(share[i]), "base": float(base[i]), "lift": float(lift[i])}
+        TopToken(token=tokenizer.token(i), id=int(i), share=float(share[i]), base=float(base[i]), lift=float(lift[i]))
         for i in order
-        if rates.count[i]
-    ]  # fmt: skip
+        if counts[i]
+    ]
 
 
-def _fitting(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _fitting(
+    name: str, value: Shaped[ArrayLike, "..."] | Sequence[int], shape: tuple[int, ...]
+) -> Shaped[np.ndarray, "..."]:
     value = np.asarray(value)
     if value.shape != shape:
         raise JaxsinkError(f"{name} must have the shape {shape} to fit the sinks, not {value.shape}.")
     return value
 
 
-def _ratio(part: Any, whole: Any) -> np.ndarray:
-    """f64: part / whole; NaN where the whole is nothing."""
+def _ratio(part: Real[ArrayLike, "..."], whole: Real[ArrayLike, "..."] | int) -> Float[np.ndarray, "..."]:
+    """part / whole in float64; NaN where the whole is 0."""
     part, whole = np.broadcast_arrays(np.asarray(part, np.float64), np.asarray(whole, np.float64))
     return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Int
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.recording.recorders import received
 from jaxsink.sampling.interventions import Previous, ranks_on_clean
-from jaxsink.sinks.mask import MaskSinks
+from jaxsink.sinks.mask import Action, MaskSinks
 from jaxsink.sinks.rules import largest
 
 Policies = tuple[MaskSinks | None, ...]
@@ -19,11 +20,11 @@ Policies = tuple[MaskSinks | None, ...]
 
 @dataclass(frozen=True)
 class Turns:
-    """An `intervene` for generate: every sequence follows one of the policies; None hides nothing.
+    """An `intervene` for generate: every sequence follows one of the policies; None drops nothing.
 
-    Which one is said by `generate(..., policies=[...])`; otherwise sequence b follows policies[b modulo their number].
+    `generate(..., policies=[...])` says which; otherwise sequence b follows policies[b modulo their number].
     Sequences do not notice each other, so each gets what it would get under its policy alone, whatever the batch and
-    however it is spread over devices.
+    however it is split over devices.
     """
 
     policies: Policies
@@ -35,13 +36,13 @@ class Turns:
         if not self.policies:
             raise JaxsinkError("Turns needs at least one policy.")
         if len({ranks_on_clean(policy) for policy in self.policies if policy is not None}) > 1:
-            raise JaxsinkError("Turns: some policies rank on clean maps and some do not; run them apart.")
+            raise JaxsinkError("Turns: some policies rank on clean maps and some do not; run them separately.")
 
     @property
     def rank_on(self) -> str:
-        return "clean" if any(ranks_on_clean(policy) for policy in self.policies) else "masked"
+        return "clean" if any(ranks_on_clean(policy) for policy in self.policies if policy is not None) else "masked"
 
-    def __call__(self, previous: Previous) -> Array:
+    def __call__(self, previous: Previous) -> Action:
         batch = previous.tokens.shape[0]
         which = jnp.arange(batch) if previous.policy is None else previous.policy
         which = which % len(self.policies)
@@ -52,18 +53,18 @@ class Turns:
         for members, part in parts:
             if by_factor and part.dtype == bool:
                 part = jnp.where(part, 0.0, 1.0)
-            effect = jnp.where(rows_of(which, members), part, effect)
+            effect = jnp.where(follows(which, members), part, effect)
         return effect
 
-    def found(self, previous: Previous, which: Array) -> Array:
-        """bool[L,B,H,S]: what each sequence's policy selects, by one search for all of them."""
+    def found(self, previous: Previous, which: Int[Array, " B"]) -> Bool[Array, "L B H S"]:
+        """The keys that each sequence's policy selects, by one search for all of them."""
         scores = jnp.zeros(previous.record.shape, jnp.float32)
         among = jnp.zeros(scores.shape, bool)
         count = jnp.zeros((1, len(which), 1, 1), jnp.int32)
         numbers = jnp.array([0 if policy is None else policy.k for policy in self.policies], jnp.int32)
         own_k = numbers[which][None, :, None, None]
         for members, policy in self.alike():
-            mine = rows_of(which, members)
+            mine = follows(which, members)
             ranked, eligible, wanted = policy.ranking(previous, own_k)
             scores = jnp.where(mine, ranked, scores)
             among = jnp.where(mine, eligible, among)
@@ -85,6 +86,6 @@ class Turns:
             yield tuple(members), policy
 
 
-def rows_of(which: Array, members: tuple[int, ...]) -> Array:
-    """bool[1,B,1,1]: sequences that follow one of these policies."""
+def follows(which: Int[Array, " B"], members: tuple[int, ...]) -> Bool[Array, "1 B 1 1"]:
+    """True for sequences that follow one of these policies."""
     return jnp.isin(which, jnp.array(members))[None, :, None, None]

@@ -22,7 +22,7 @@ class Gallery:
     committed_at: np.ndarray  # i32[B,S]
     mask: np.ndarray  # bool[B,S]
     real: np.ndarray  # bool[T,B,S], the tokens that exist at each step
-    taken: np.ndarray  # i32[B], steps each row took
+    taken: np.ndarray  # i32[B], steps that each sequence took
     prompt_length: int
     mask_id: int | None
     eps: float
@@ -31,9 +31,15 @@ class Gallery:
     def generation(self) -> Generation:
         """The same as a `Generation`, for the plots that every user has."""
         return Generation(
-            self.tokens, self.committed_at, self.scores, self.mask, self.taken, self.prompt_length,
-            recorded_steps=np.arange(len(self.scores)), autoregressive=self.mask_id is None,
-        )  # fmt: skip
+            self.tokens,
+            self.committed_at,
+            self.scores,
+            self.mask,
+            self.taken,
+            self.prompt_length,
+            recorded_steps=np.arange(len(self.scores)),
+            autoregressive=self.mask_id is None,
+        )
 
     @cached_property
     def tracks(self) -> Tracks:
@@ -47,7 +53,7 @@ class Gallery:
 
     @cached_property
     def counted(self) -> np.ndarray:
-        """bool[T,B]: steps that a row took."""
+        """bool[T,B]: steps that a sequence took."""
         return np.arange(len(self.scores))[:, None] < self.taken
 
     @cached_property
@@ -56,18 +62,18 @@ class Gallery:
         return np.asarray(self.tracks.position >= 0) & self.counted[:, None, :, None]
 
     @cached_property
-    def place(self) -> np.ndarray:
-        """i32[B,S]: positions counted from each row's first real token."""
+    def token_position(self) -> np.ndarray:
+        """i32[B,S]: positions counted from each sequence's first real token."""
         return np.cumsum(self.mask, axis=1) - 1
 
     @cached_property
-    def sink_place(self) -> np.ndarray:
+    def sink_token_position(self) -> np.ndarray:
         """i32[T,L,B,H]: where the largest sink of a head is, counted from the first real token; 0 where there is none."""
-        every_head = np.broadcast_to(self.place[None, None, :, None], self.tracks.sinks.shape)
+        every_head = np.broadcast_to(self.token_position[None, None, :, None], self.tracks.sinks.shape)
         return np.take_along_axis(every_head, np.maximum(self.tracks.position, 0)[..., None], axis=-1)[..., 0]
 
     def mean_over_steps(self, values: np.ndarray) -> np.ndarray:
-        """[T,L,B,H] -> [B,L,H]: over the steps that each row took."""
+        """[T,L,B,H] -> [B,L,H]: over the steps that each sequence took."""
         total = np.where(self.counted[:, None, :, None], values, 0).sum(axis=0).transpose(1, 0, 2)
         return total / np.maximum(self.taken, 1)[:, None, None]
 
@@ -75,6 +81,9 @@ class Gallery:
 def from_arrays(arrays: dict[str, Any], mask_id: int | None, eps: float) -> Gallery:
     names = ("scores", "tokens", "committed_at", "mask", "real", "taken")
     return Gallery(
-        **{name: arrays[name] for name in names}, masked=arrays.get("masked"),
-        prompt_length=int(arrays["prompt_length"]), mask_id=mask_id, eps=eps,
-    )  # fmt: skip
+        **{name: arrays[name] for name in names},
+        masked=arrays.get("masked"),
+        prompt_length=int(arrays["prompt_length"]),
+        mask_id=mask_id,
+        eps=eps,
+    )

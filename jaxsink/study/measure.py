@@ -64,7 +64,7 @@ Measurement = Recorded | Scored
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a measurement that is computed at once. cost: rows times steps, about."""
+    """A part of a measurement that is computed at once. cost: sequences times steps, about."""
 
     subject: Subject
     name: str
@@ -85,7 +85,7 @@ class Study:
     folder: Path
     problems: int = 100  # per condition
     generations: int = 30  # recorded in full
-    rows: int = 200  # of a batch, about; conditions take turns in it
+    rows: int = 200  # sequences of a batch, about; conditions take turns in it
     eps: float = 3.0
     seed: int = 0
     runs: Path | None = None
@@ -93,7 +93,7 @@ class Study:
 
     def pieces(self, subject: Subject, spec: Measurement) -> Iterator[Piece]:
         """What the measurement consists of."""
-        steps = subject.sampler.length if subject.is_diffusion else subject.sampler.length // 4
+        steps = subject.sampler.response_length if subject.is_diffusion else subject.sampler.response_length // 4
         if isinstance(spec, Recorded):
             count = self._count(spec)
             hidden = () if spec.hide is None else (spec.hide,)
@@ -151,12 +151,13 @@ class Study:
         parts = []
         for first in range(0, count, self.rows):
             numbers = range(first, min(first + self.rows, count))
-            per_step = 16 * config.layers * len(numbers) * config.heads * (subject.pad_to + sampler.length)
-            stream = max(1, RECORD // per_step) if per_step * sampler.length > RECORD else None
+            per_step = 16 * config.layers * len(numbers) * config.heads * (subject.pad_to + sampler.response_length)
+            stream = max(1, RECORD // per_step) if per_step * sampler.response_length > RECORD else None
             out = self._generate(subject, sampler, numbers, record=wanted, stream=stream, intervene=hide)
             parts.append(arrays_of(out))
-        return {name: np.concatenate([part[name] for part in parts], axis=axis) for name, axis in BATCH_AXIS.items()
-                if name in parts[0]} | {"prompt_length": parts[0]["prompt_length"]}  # fmt: skip
+        axes = {name: axis for name, axis in BATCH_AXIS.items() if name in parts[0]}
+        joined = {name: np.concatenate([part[name] for part in parts], axis=axis) for name, axis in axes.items()}
+        return joined | {"prompt_length": parts[0]["prompt_length"]}
 
     def _score(self, piece: Piece) -> dict[str, Any]:
         """{"right": bool[policies, problems of the piece]}: each problem is asked once per policy, in turns."""
@@ -201,9 +202,14 @@ BATCH_AXIS = {"scores": 2, "masked": 2, "tokens": 0, "committed_at": 0, "mask": 
 def arrays_of(out: Generation) -> dict[str, np.ndarray]:
     """What a gallery keeps of a generation."""
     arrays = {
-        "scores": out.record["scores"], "tokens": out.tokens, "committed_at": out.committed_at, "mask": out.mask,
-        "real": out.real_at(), "taken": out.recorded_of(), "prompt_length": np.array(out.prompt_length),
-    }  # fmt: skip
+        "scores": out.record["scores"],
+        "tokens": out.tokens,
+        "committed_at": out.committed_at,
+        "mask": out.mask,
+        "real": out.real_at(),
+        "taken": out.recorded_of(),
+        "prompt_length": np.array(out.prompt_length),
+    }
     if "split" in out.record:
         arrays["masked"] = out.record["split"]["masked"]
     return {name: np.asarray(to_host(value)) for name, value in arrays.items()}

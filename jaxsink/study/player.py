@@ -31,34 +31,36 @@ def export(study: Study) -> list[str]:
     names = []
     for subject, spec in needs(study):
         gallery, condition = study.recorded(subject, spec), CONDITION if spec.hide else ""
-        for row in range(min(PROBLEMS, len(gallery.tokens))):
-            name = f"{subject.name}-{row + 1}{'-hidden' if spec.hide else ''}.npz"
-            arrays = one_generation(subject, gallery, row) | {"condition": np.array(condition)}
+        for sequence in range(min(PROBLEMS, len(gallery.tokens))):
+            name = f"{subject.name}-{sequence + 1}{'-hidden' if spec.hide else ''}.npz"
+            arrays = one_generation(subject, gallery, sequence) | {"condition": np.array(condition)}
             with new_file(study.folder / "player" / name) as partial, partial.open("wb") as file:
                 np.savez_compressed(file, allow_pickle=False, **arrays)
             names.append(name)
     return names
 
 
-def one_generation(subject: Subject, gallery: Gallery, row: int) -> dict[str, Any]:
-    """The arrays of one row, without its padding: scores f16[T,L,H,S] and what stands where and when.
+def one_generation(subject: Subject, gallery: Gallery, sequence: int) -> dict[str, Any]:
+    """The arrays of one sequence, without its padding: scores f16[T,L,H,S], and which token is where and when.
 
-    An autoregressive row that ended early has places after its end that nobody wrote; they are left out.
+    Positions after the early end of an autoregressive sequence were never filled; they are left out.
     """
-    places = np.arange(gallery.mask.shape[1])
-    there = gallery.mask[row] & ((places < gallery.prompt_length) | (gallery.committed_at[row] >= 0))
-    real, taken = np.flatnonzero(there), int(gallery.taken[row])
+    positions = np.arange(gallery.mask.shape[1])
+    there = gallery.mask[sequence] & ((positions < gallery.prompt_length) | (gallery.committed_at[sequence] >= 0))
+    real, taken = np.flatnonzero(there), int(gallery.taken[sequence])
 
     def cut(scores: np.ndarray) -> np.ndarray:
-        return to_half(scores[:taken, :, row][..., real])
+        return to_half(scores[:taken, :, sequence][..., real])
 
     arrays: dict[str, Any] = {
         "scores": cut(gallery.scores),
-        "committed_at": gallery.committed_at[row, real],
+        "committed_at": gallery.committed_at[sequence, real],
         "steps": np.arange(taken, dtype=np.int32),
-        "tokens": np.array([subject.tokenizer.decode([int(i)], skip_special=False) for i in gallery.tokens[row, real]]),
+        "tokens": np.array(
+            [subject.tokenizer.decode([int(i)], skip_special=False) for i in gallery.tokens[sequence, real]]
+        ),
         "prompt_length": np.array((real < gallery.prompt_length).sum(), np.int32),
-        "problem": np.array(f"Problem {row + 1}"),
+        "problem": np.array(f"Problem {sequence + 1}"),
         "model": np.array(subject.name),
         "kind": np.array("dlm" if subject.is_diffusion else "arm"),
     }

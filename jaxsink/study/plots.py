@@ -23,12 +23,25 @@ GUIDE = "0.45"  # grey of lines and words that explain
 COLUMN, PAGE = 3.5, 7.1  # inches: one column of a paper, and both
 NARROWEST = 2.3  # inches of one picture among several
 STYLE: dict[Any, Any] = {
-    "figure.dpi": 120, "savefig.dpi": 240, "figure.constrained_layout.use": True, "font.size": 8, "lines.linewidth": 1.4,
-    "lines.markersize": 4, "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 8, "axes.titlelocation": "left",
-    "axes.prop_cycle": cycler(color=COLOURS), "legend.frameon": False, "svg.hashsalt": "jaxsink", "svg.fonttype": "path",
+    "figure.dpi": 120,
+    "savefig.dpi": 240,
+    "figure.constrained_layout.use": True,
+    "font.size": 8,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 8,
+    "axes.titlelocation": "left",
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "legend.frameon": False,
+    "svg.hashsalt": "jaxsink",
+    "svg.fonttype": "path",
     "pdf.fonttype": 42,
-}  # fmt: skip
+}
 FORMATS = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
@@ -100,9 +113,16 @@ def label_lines(axis: Axes) -> None:
     heights = spread_out(np.array([height for _, height in ends]), gap)
     for (line, _), height in zip(ends, heights, strict=True):
         axis.annotate(
-            line.get_label(), (1, height), (4, 0), xycoords="axes fraction", textcoords="offset points",
-            color=line.get_color(), va="center", fontsize=size, annotation_clip=False,
-        )  # fmt: skip
+            line.get_label(),
+            (1, height),
+            (4, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            color=line.get_color(),
+            va="center",
+            fontsize=size,
+            annotation_clip=False,
+        )
 
 
 def spread_out(values: np.ndarray, gap: float) -> np.ndarray:
@@ -116,5 +136,5 @@ def spread_out(values: np.ndarray, gap: float) -> np.ndarray:
                 (groups[-1][0] * groups[-1][1] + mean * count) / (groups[-1][1] + count),
                 groups[-1][1] + count,
             ]
-    spread = [mean + gap * (place - (count - 1) / 2) for mean, count in groups for place in range(int(count))]
+    spread = [mean + gap * (rank - (count - 1) / 2) for mean, count in groups for rank in range(int(count))]
     return np.array(spread)

@@ -60,27 +60,33 @@ def all_pieces(study: Study, experiments: Sequence[Any]) -> list[Piece]:
 
 def write_manifest(study: Study) -> None:
     """What a reader needs to run it again: versions, settings, the models' hashes, the machine. A folder holds one study:
-    findings of other models or sizes would stand beside each other and look alike."""
+    findings of other models or sizes would lie beside each other and look alike."""
     if not is_main():
         return
     manifest = {
         "jaxsink": __version__,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
         "settings": {
-            "problems": study.problems, "generations": study.generations, "eps": study.eps, "seed": study.seed,
+            "problems": study.problems,
+            "generations": study.generations,
+            "eps": study.eps,
+            "seed": study.seed,
         },
         "models": {
             subject.name: {
-                "sha256": subject.fingerprint, "sampler": repr(subject.sampler),
+                "sha256": subject.fingerprint,
+                "sampler": repr(subject.sampler),
                 "parameters": sum(leaf.size for leaf in jax.tree.leaves(subject.model)),
             }
             for subject in study.subjects
         },
         "machine": {
-            "devices": [str(device.device_kind) for device in jax.devices()], "cores": os.cpu_count(),
-            "system": platform.system(), "processor": platform.machine(),
+            "devices": [str(device.device_kind) for device in jax.devices()],
+            "cores": os.cpu_count(),
+            "system": platform.system(),
+            "processor": platform.machine(),
         },
-    }  # fmt: skip
+    }
     check_same(study.folder / "manifest.json", manifest)
     with new_file(study.folder / "manifest.json") as partial:
         partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

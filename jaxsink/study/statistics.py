@@ -89,7 +89,7 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
 
 
 def paired_difference(a: Any, b: Any, resamples: int = 10_000, level: float = 0.95, seed: int = 0) -> Difference:
-    """Mean of a − b, [N, ...] each, row i of both being the same prompt.
+    """Mean of a − b, [N, ...] each; entry i of both belongs to the same prompt.
 
     The interval is the bootstrap's. p is the share of sign flips of the differences whose mean is at least as far from 0:
     all of them for up to EXACT_FLIPS prompts, else `resamples` random ones and the observed one.
@@ -140,9 +140,9 @@ def fisher(right_a: int, n_a: int, right_b: int, n_b: int) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's correction for many tests: each p as it must be read so that all tests together err with the usual chance."""
     corrected, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda n: p_values[n])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = largest
+    for rank, number in enumerate(sorted(range(len(p_values)), key=lambda n: p_values[n])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[number]))
+        corrected[number] = largest
     return corrected
 
 
@@ -156,14 +156,14 @@ def _two_sided(few: int, n: int) -> float:
 
 
 def _draws(n: int, resamples: int, seed: int, width: int) -> Iterator[np.ndarray]:
-    """int[R,N] rows to take, chunk by chunk; `width`: numbers one resample needs."""
+    """Which of N observations each resample takes, chunk by chunk; `width`: numbers one resample needs."""
     rng = np.random.default_rng(seed)
-    for rows in _chunk_sizes(resamples, max(n, width)):
-        yield rng.integers(0, n, (rows, n))
+    for count in _chunk_sizes(resamples, max(n, width)):
+        yield rng.integers(0, n, (count, n))
 
 
 def _means(columns: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """f64[resamples,K]: means of resampled rows of [N,K], as products with how often each row was drawn."""
+    """f64[resamples,K]: means of resampled observations [N,K], as products with how often each was drawn."""
     n = len(columns)
     parts = []
     for index in _draws(n, resamples, seed, columns.shape[1]):
@@ -175,8 +175,8 @@ def _means(columns: np.ndarray, resamples: int, seed: int) -> np.ndarray:
 
 def _random_signs(n: int, resamples: int, seed: int, width: int) -> Iterator[np.ndarray]:
     rng = np.random.default_rng([seed, 1])  # not the bootstrap's draws
-    for rows in _chunk_sizes(resamples, max(n, width)):
-        yield rng.integers(0, 2, (rows, n)) * 2.0 - 1.0
+    for count in _chunk_sizes(resamples, max(n, width)):
+        yield rng.integers(0, 2, (count, n)) * 2.0 - 1.0
 
 
 def _all_signs(n: int) -> Iterator[np.ndarray]:

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsink.checkpoints.load import load
+from jaxsink.checkpoints.load import load, sampler_for
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.transformer import Model, named_leaves
-from jaxsink.sampling.recommend import sampler_for
+from jaxsink.nn.parameters import named_leaves
+from jaxsink.nn.transformer import Model
 from jaxsink.sinks.tokens import kind_table
 from jaxsink.tasks.batches import PROMPT, prompt_ids
 from jaxsink.tasks.task import Problem, problems
 from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
 from jaxsink.text.tokenizer import Tokenizer
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
-CHAT_PROMPT = 128  # places for a question in a chat template
+CHAT_PROMPT = 128  # positions for a question in a chat template
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Subject:
 
     @property
     def mapped_sampler(self) -> Any:
-        """The sampler that records whole maps: an autoregressive one adds up the rows it has written so far."""
+        """The sampler that records whole maps: an autoregressive one adds up all queries so far."""
         return self.sampler if self.is_diffusion else replace(self.sampler, whole_map=True)
 
     @cached_property
@@ -65,10 +65,10 @@ class Subject:
         ]
 
     def texts(self, response: np.ndarray) -> list[str]:
-        """What the rows say, up to their first eos."""
+        """The text of each sequence, up to its first eos."""
         ends = np.isin(response, self.model.config.eos_ids)
         stop = np.where(ends.any(axis=1), ends.argmax(axis=1), response.shape[1])
-        return [self.tokenizer.decode(row[:length]) for row, length in zip(response, stop, strict=True)]
+        return [self.tokenizer.decode(ids[:length]) for ids, length in zip(response, stop, strict=True)]
 
 
 def questions(count: int, seed: int = 0) -> list[Problem]:
@@ -80,8 +80,8 @@ def trained(run: Path, checkpoint: str | None = None) -> Subject:
     """The model of a training run (`jaxsink train --out RUN`), or one of its checkpoints along the way."""
     if not (run / "run.json").is_file():
         raise JaxsinkError(f"{run} holds no training run; make one with `jaxsink train --out {run}`.")
-    place = run / "model" if checkpoint is None else run / "checkpoints" / checkpoint
-    model = load(place, dtype="float32").unrolled()
+    checkpoint_path = run / "model" if checkpoint is None else run / "checkpoints" / checkpoint
+    model = load(checkpoint_path, dtype="float32").unrolled()
     name = run.name if checkpoint is None else f"{run.name}@{checkpoint}"
     return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False, pad_to=PROMPT)
 

@@ -1,7 +1,7 @@
 """Problems as token arrays of one shape, and the endless training series as a function of the step.
 
-Every row is [padding, bos, question | answer, eos, eos …]: the question ends where the answer starts, at the same place
-in all rows. The answer is filled up with eos, which a diffusion model has to write too (as in LLaDA's fine-tuning).
+Every sequence is [padding, bos, question | answer, eos, eos …]: the answer starts at the same position in all of them, and
+is padded with eos, which a diffusion model has to write too (as in LLaDA's fine-tuning).
 """
 
 from __future__ import annotations
@@ -10,19 +10,26 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.tasks.task import Problem, make_problem
 from jaxsink.tasks.vocabulary import tokenizer
 
-PROMPT = 32  # places of the question, bos included
-RESPONSE = 32  # places of the answer, at least one eos included
+PROMPT = 32
+"""Positions of the question, bos included."""
+
+RESPONSE = 32
+"""Positions of the answer, at least one eos included."""
+
 LENGTH = PROMPT + RESPONSE
 
 
 class Batch(NamedTuple):
-    tokens: np.ndarray  # i32[B,S]
-    real: np.ndarray  # bool[B,S], False = padding on the left
+    """Token ids, and which of them are real; False = padding, on the left."""
+
+    tokens: Int[np.ndarray, "B S"]
+    real: Bool[np.ndarray, "B S"]
 
 
 def prompt_ids(problems: Sequence[Problem]) -> list[list[int]]:
@@ -36,16 +43,17 @@ def answer_ids(problems: Sequence[Problem]) -> list[list[int]]:
 
 
 def encode(problems: Sequence[Problem]) -> Batch:
+    """Questions with their answers, as training data."""
     special = tokenizer().special
     tokens = np.full((len(problems), LENGTH), special["pad"], np.int32)
     tokens[:, PROMPT:] = special["eos"]
-    for row, question, answer in zip(tokens, prompt_ids(problems), answer_ids(problems), strict=True):
+    for sequence, question, answer in zip(tokens, prompt_ids(problems), answer_ids(problems), strict=True):
         if len(question) > PROMPT or len(answer) >= RESPONSE:
             raise JaxsinkError(
                 f"a problem of {len(question)} + {len(answer)} tokens does not fit {PROMPT} + {RESPONSE}."
             )
-        row[PROMPT - len(question) : PROMPT] = question
-        row[PROMPT : PROMPT + len(answer)] = answer
+        sequence[PROMPT - len(question) : PROMPT] = question
+        sequence[PROMPT : PROMPT + len(answer)] = answer
     return Batch(tokens, tokens != special["pad"])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,11 +21,14 @@ from tensorflow_datasets.core.download.util import DownloadError
 from tensorflow_datasets.core.utils import Size
 from tensorflow_datasets.text.gsm8k import gsm8k
 
+from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.progress import stage
 from jaxsink.tasks.benchmarks import FILES, Benchmark, PublishedFile
 
-Row = tuple[int, dict[str, Any]]
+Record = tuple[int, JsonObject]
+"""An example with its number."""
+
 MBPP_SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train": (601, 974)}  # by task_id
 GZIP_START = b"\x1f\x8b"
 TIMEOUT = (5, 15)  # seconds, to connect and to wait for an answer
@@ -37,7 +40,7 @@ def _url_infos(files: tuple[PublishedFile, ...]) -> dict[str, UrlInfo]:
 
 
 class _FromOneFile(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """A dataset whose rows stand in one file, downloaded or local, and stay in its order."""
+    """A dataset of one file, downloaded or local, in the order of its lines."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -45,12 +48,12 @@ class _FromOneFile(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         self.data_file = data_file
         super().__init__(**options)
 
-    def ordered_info(self, features: Any) -> Any:
+    def ordered_info(self, features: tfds.features.FeatureConnector | None) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
             builder=self, description=self.__doc__, features=features, supervised_keys=None, disable_shuffling=True
         )
 
-    def path(self, dl_manager: Any, file: PublishedFile) -> str:
+    def path(self, dl_manager: tfds.download.DownloadManager, file: PublishedFile) -> str:
         return self.data_file or os.fspath(dl_manager.download(file.url))
 
 
@@ -62,15 +65,15 @@ class Gsm8kInOrder(_FromOneFile, gsm8k.Gsm8k):
     BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=split) for file in FILES["gsm8k"] for split in file.splits]  # noqa: RUF012
     url_infos = _url_infos(FILES["gsm8k"])
 
-    def _info(self) -> Any:
+    def _info(self) -> tfds.core.DatasetInfo:
         return self.ordered_info(super()._info().features)
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> JsonObject:
         assert self.builder_config is not None
         split = self.builder_config.name
         file = next(file for file in FILES["gsm8k"] if split in file.splits)
         path = self.path(dl_manager, file)
-        check_rows(path, ("question", "answer"))
+        check_file(path, ("question", "answer"))
         return {split: self._generate_examples(path)}
 
 
@@ -81,15 +84,15 @@ class HumanEval(_FromOneFile):
     url_infos = _url_infos(FILES["humaneval"])
     fields = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 
-    def _info(self) -> Any:
+    def _info(self) -> tfds.core.DatasetInfo:
         return self.ordered_info(tfds.features.FeaturesDict({field: tfds.features.Text() for field in self.fields}))
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[Row]]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator[Record]]:
         return {"test": self._generate_examples(self.path(dl_manager, FILES["humaneval"][0]))}
 
-    def _generate_examples(self, path: str) -> Iterator[Row]:
-        for index, row in enumerate(read_rows(path, self.fields)):
-            yield index, {field: row[field] for field in self.fields}
+    def _generate_examples(self, path: str) -> Iterator[Record]:
+        for index, record in enumerate(read_records(path, self.fields)):
+            yield index, {field: record[field] for field in self.fields}
 
 
 class Mbpp(_FromOneFile):
@@ -99,23 +102,23 @@ class Mbpp(_FromOneFile):
     url_infos = _url_infos(FILES["mbpp"])
     fields = ("text", "code", "task_id", "test_setup_code", "test_list")
 
-    def _info(self) -> Any:
+    def _info(self) -> tfds.core.DatasetInfo:
         texts = {field: tfds.features.Text() for field in ("text", "code", "test_setup_code")}
         tests = tfds.features.Sequence(tfds.features.Text())
         number = tfds.features.Scalar(dtype=np.int32)
         return self.ordered_info(tfds.features.FeaturesDict({**texts, "tests": tests, "task_id": number}))
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[Row]]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator[Record]]:
         path = self.path(dl_manager, FILES["mbpp"][0])
-        numbers = [row["task_id"] for row in read_rows(path, self.fields)]
+        numbers = [record["task_id"] for record in read_records(path, self.fields)]
         there = {name: span for name, span in MBPP_SPLITS.items() if any(span[0] <= n <= span[1] for n in numbers)}
         return {split: self._generate_examples(path, *span) for split, span in there.items()}
 
-    def _generate_examples(self, path: str, first: int, last: int) -> Iterator[Row]:
-        rows = (row for row in read_rows(path, self.fields) if first <= row["task_id"] <= last)
-        for index, row in enumerate(rows):
-            texts = {field: row[field].replace("\r\n", "\n") for field in ("text", "code", "test_setup_code")}
-            yield index, {**texts, "tests": row["test_list"], "task_id": row["task_id"]}
+    def _generate_examples(self, path: str, first: int, last: int) -> Iterator[Record]:
+        records = (one for one in read_records(path, self.fields) if first <= one["task_id"] <= last)
+        for index, record in enumerate(records):
+            texts = {field: record[field].replace("\r\n", "\n") for field in ("text", "code", "test_setup_code")}
+            yield index, {**texts, "tests": record["test_list"], "task_id": record["task_id"]}
 
 
 BUILDERS: Mapping[Benchmark, type[_FromOneFile]] = {"gsm8k": Gsm8kInOrder, "humaneval": HumanEval, "mbpp": Mbpp}
@@ -123,9 +126,9 @@ BUILDERS: Mapping[Benchmark, type[_FromOneFile]] = {"gsm8k": Gsm8kInOrder, "huma
 
 def prepared(
     name: Benchmark, split: str, data_file: str | os.PathLike[str] | None, data_dir: str | os.PathLike[str]
-) -> Any:
-    """A split as a random-access source of rows; written to `data_dir` on first use and only read afterwards."""
-    options: dict[str, Any] = {"config": split} if name == "gsm8k" else {}
+) -> Sequence[JsonObject]:
+    """A split as a random-access source of records; written to `data_dir` on first use and only read afterwards."""
+    options: JsonObject = {"config": split} if name == "gsm8k" else {}
     file = None if data_file is None else os.fspath(data_file)
     builder = BUILDERS[name](data_file=file, data_dir=os.fspath(data_dir), file_format="array_record", **options)
     settings = tfds.download.DownloadConfig(force_checksums_validation=True, num_shards=1)
@@ -165,13 +168,13 @@ def check_reachable(name: Benchmark, split: str) -> None:
         )
 
 
-def check_rows(path: str, fields: tuple[str, ...]) -> None:
+def check_file(path: str, fields: tuple[str, ...]) -> None:
     """Read a file to its end, only to see that it can be read."""
-    for _ in read_rows(path, fields):
+    for _ in read_records(path, fields):
         pass
 
 
-def read_rows(path: str, fields: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def read_records(path: str, fields: tuple[str, ...]) -> Iterator[JsonObject]:
     """The objects of a JSON-lines file, compressed or not."""
     raw = Path(path).read_bytes()
     number = 1
@@ -179,13 +182,13 @@ def read_rows(path: str, fields: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         text = (gzip.decompress(raw) if raw.startswith(GZIP_START) else raw).decode()
         lines = text.removesuffix("\n").split("\n")  # splitlines would also cut at rarer marks inside a text
         for line in lines:
-            row = json.loads(line)
-            missing = [field for field in fields if field not in row]
+            record = json.loads(line)
+            missing = [field for field in fields if field not in record]
             if missing:
                 raise ValueError(f"no {missing[0]!r}")
-            yield row
+            yield record
             number += 1
     except (OSError, EOFError, ValueError, TypeError) as error:
         raise JaxsinkError(
-            f"line {number} of {path} is not a row of this benchmark ({error}); give the published file."
+            f"line {number} of {path} is not a record of this benchmark ({error}); give the published file."
         ) from error

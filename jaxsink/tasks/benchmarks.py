@@ -14,8 +14,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
+from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
 
 Benchmark = Literal["gsm8k", "humaneval", "mbpp"]
@@ -23,7 +24,7 @@ Benchmark = Literal["gsm8k", "humaneval", "mbpp"]
 
 @dataclass(frozen=True)
 class Example:
-    """One question. `index` is its place in the published file's split, so that results of any subset can be joined.
+    """One question. `index` is its number in the published file's split, so that results of any subset can be joined.
 
     question: the text to answer; for HumanEval the Python code to complete.
     answer: the published solution: worked steps and `#### 42`, a function body, or a program.
@@ -98,8 +99,8 @@ def load_benchmark(
 
     data_file: the published file, if it is on this machine; without it TFDS downloads it.
     data_dir: where TFDS keeps what it prepared; by default TFDS's own folder in the user's home.
-    verify: False accepts a file with another checksum (a subset, a translation). It is prepared in a place of its own,
-        so that it is never mistaken for the published one.
+    verify: False accepts a file with another checksum (a subset, a translation). It is prepared in a directory of its
+        own, so that it is never mistaken for the published one.
     """
     published = _published(name, split)
     if data_file is not None:
@@ -113,8 +114,8 @@ def load_benchmark(
             data_dir = Path(data_dir or _default_folder()) / f"unverified-{digest[:16]}"
     from jaxsink.tasks import benchmark_builders
 
-    rows = benchmark_builders.prepared(name, split, data_file, data_dir or _default_folder())
-    return [_example(name, split, index, _decoded(row)) for index, row in enumerate(rows)]
+    records = benchmark_builders.prepared(name, split, data_file, data_dir or _default_folder())
+    return [_example(name, split, index, _decoded(record)) for index, record in enumerate(records)]
 
 
 def file_sha256(path: Path) -> str:
@@ -140,25 +141,28 @@ def _published(name: Benchmark, split: str) -> PublishedFile:
     return found[0]
 
 
-def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
+def _decoded(record: JsonObject) -> JsonObject:
     """TFDS gives texts back as bytes, and lists of texts as arrays of bytes."""
-    return {
-        key: value.decode()
-        if isinstance(value, bytes)
-        else [item.decode() for item in value]
-        if key == "tests"
-        else value
-        for key, value in row.items()
-    }
+    decoded = {key: value.decode() if isinstance(value, bytes) else value for key, value in record.items()}
+    if "tests" in record:
+        decoded["tests"] = [item.decode() for item in record["tests"]]
+    return decoded
 
 
-def _example(name: Benchmark, split: str, index: int, row: Mapping[str, Any]) -> Example:
+def _example(name: Benchmark, split: str, index: int, record: JsonObject) -> Example:
     if name == "gsm8k":
-        return Example(name, split, index, f"gsm8k/{split}/{index}", row["question"], row["answer"])
+        return Example(name, split, index, f"gsm8k/{split}/{index}", record["question"], record["answer"])
     if name == "humaneval":
         return Example(
-            name, split, index, row["task_id"], row["prompt"], row["canonical_solution"], row["prompt"], row["test"],
-            row["entry_point"],
-        )  # fmt: skip
-    tests = "\n".join([row["test_setup_code"], *row["tests"]]).lstrip("\n")
-    return Example(name, split, index, f"MBPP/{row['task_id']}", row["text"], row["code"], "", tests)
+            name,
+            split,
+            index,
+            task_id=record["task_id"],
+            question=record["prompt"],
+            answer=record["canonical_solution"],
+            setup=record["prompt"],
+            tests=record["test"],
+            entry_point=record["entry_point"],
+        )
+    tests = "\n".join([record["test_setup_code"], *record["tests"]]).lstrip("\n")
+    return Example(name, split, index, f"MBPP/{record['task_id']}", record["text"], record["code"], "", tests)

@@ -4,19 +4,23 @@
     builder.download_and_prepare()
     builder.as_data_source("test")[0]    # {"question": b"...", "answer": b"...", "template": b"...", "result": 11}
 
-Problems stand in the order in which `task.problems` makes them.
+Problems are in the order in which `task.problems` makes them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast, get_args
 
 import numpy as np
 import tensorflow_datasets as tfds
 
+from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.tasks.task import Split, problems
+
+Record = tuple[int, JsonObject]
+"""An example with its number."""
 
 SIZES: Mapping[Split, int] = {"train": 20_000, "test": 2_000}
 
@@ -27,7 +31,7 @@ class WordProblems(tfds.core.GeneratorBasedBuilder):
     name = "jaxsink_word_problems"
     VERSION = tfds.core.Version("1.0.0")
 
-    def _info(self) -> Any:
+    def _info(self) -> tfds.core.DatasetInfo:
         features = {
             "question": tfds.features.Text(),
             "answer": tfds.features.Text(),
@@ -42,10 +46,10 @@ class WordProblems(tfds.core.GeneratorBasedBuilder):
             disable_shuffling=True,
         )
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator[Record]]:
         return {split: self._generate_examples(split) for split in get_args(Split)}
 
-    def _generate_examples(self, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _generate_examples(self, split: Split) -> Iterator[Record]:
         for index, problem in enumerate(problems(split, SIZES[split])):
             yield (
                 index,
@@ -58,7 +62,7 @@ class WordProblems(tfds.core.GeneratorBasedBuilder):
             )
 
 
-def word_problems(data_dir: str | os.PathLike[str], split: Split) -> Any:
+def word_problems(data_dir: str | os.PathLike[str], split: Split) -> Sequence[JsonObject]:
     """A split as a random-access source; written to `data_dir` on first use."""
     builder = WordProblems(data_dir=os.fspath(data_dir), file_format="array_record")
     builder.download_and_prepare()

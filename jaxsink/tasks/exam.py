@@ -1,7 +1,7 @@
 """What a model is asked and how its answers are graded, in the one form that the engine knows.
 
     exam = benchmark_exam(get_setting("llada-8b-instruct/gsm8k/study"), examples, tokenizer, config, train)
-    exam = task_exam(config, places)          # the word problems that come with the package
+    exam = task_exam(config, range(100))      # the word problems that come with the package
 
 The engine sees token ids, a sampler and a function from text to score; it knows no benchmark by name.
 """
@@ -14,29 +14,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any
 
+from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.layout import BUCKET
 from jaxsink.evals.settings import EvalSetting
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.recommend import recommended
-from jaxsink.sampling.samplers import ARSampler
+from jaxsink.sampling.autoregressive import ARSampler
+from jaxsink.sampling.base import Sampler
 from jaxsink.tasks.benchmarks import FILES, Example
 from jaxsink.tasks.extract import INVALID
 from jaxsink.tasks.prompts import gold_text, prompt_texts
 from jaxsink.tasks.score import Score, score
 from jaxsink.text import chat
 from jaxsink.text.tokenizer import Tokenizer
+from jaxsink.zoo.recommend import recommended
 
-TASK = "task"  # the name that stands for the built-in word problems
+TASK = "task"
+"""The name of the built-in word problems, where a benchmark is named."""
+
 TASK_QUESTIONS = 1000
 
 
 @dataclass(frozen=True)
 class Question:
-    """index: its place in the whole benchmark, which also seeds it. prompt: token ids. grade: the score of a text.
-    gold: token ids of the published answer."""
+    """A question as token ids.
+
+    index   its number in the whole benchmark, which also seeds it
+    prompt  token ids
+    grade   the score of a text
+    gold    token ids of the published answer
+    """
 
     index: int
     task_id: str
@@ -49,16 +57,18 @@ class Question:
 class Exam:
     """Questions and all that is needed to ask them.
 
-    facts: plain data for the manifest. bucket: prompts are padded to a multiple of this. reported: published score in per
-    cent. sampler: without what recording needs. gold: nothing is asked; the model is made to write the published answers,
-    and how likely they were to it is the result.
+    sampler   as the setting has it, without what recording needs
+    facts     plain data for the manifest
+    bucket    prompts are padded to a multiple of this
+    reported  published score in per cent
+    gold      nothing is asked: the model is made to write the published answers, and the result is how likely it finds them
     """
 
     name: str
     questions: tuple[Question, ...]
-    sampler: Any
+    sampler: Sampler
     tokenizer: Tokenizer
-    facts: dict[str, Any]
+    facts: JsonObject
     bucket: int = BUCKET
     reported: float | None = None
     gold: bool = False
@@ -75,9 +85,9 @@ class Exam:
 def gold_exam(exam: Exam, config: ModelConfig) -> Exam:
     """The same questions with the published answers given: for perplexity, which also tells weak models apart.
 
-    Every answer is followed by an end token, at which its row stops; that token does not count.
+    Every answer is followed by an end token, at which its sequence stops; that token does not count.
     """
-    if not isinstance(exam.sampler, ARSampler) or not config.eos_ids:
+    if not exam.sampler.is_autoregressive or not config.eos_ids:
         raise JaxsinkError(
             f"perplexity of the published answers needs an autoregressive model with an end token, and a {config.family} "
             "model writes in no order; `loglikelihood` of the lm-eval adapter estimates a diffusion model's."
@@ -93,7 +103,7 @@ def gold_exam(exam: Exam, config: ModelConfig) -> Exam:
 
 
 def choose(total: int, limit: int | None = None, subset: int | None = None, subset_seed: int = 0) -> list[int]:
-    """Places of the questions to ask, in order: all of them, the first `limit`, or `subset` drawn from all."""
+    """Numbers of the questions to ask, in order: all of them, the first `limit`, or `subset` drawn from all."""
     for name, count in (("limit", limit), ("subset", subset)):
         if count is not None and not 1 <= count <= total:
             raise JaxsinkError(f"{name}: there are {total} questions, so choose 1 to {total} of them, not {count}.")
@@ -137,13 +147,16 @@ def benchmark_exam(
     splits = sorted({example.split for example in examples})
     hashes = {file.sha256 for file in FILES[setting.benchmark] if set(splits) & set(file.splits)}
     facts = {
-        "setting": setting.to_dict(), "digest": setting.digest, "benchmark": setting.benchmark, "splits": splits,
+        "setting": setting.to_dict(),
+        "digest": setting.digest,
+        "benchmark": setting.benchmark,
+        "splits": splits,
         "published_sha256": sorted(hashes),
-    }  # fmt: skip
+    }
     return Exam(setting.name, tuple(questions), sampler, tokenizer, facts, reported=setting.reported)
 
 
-def task_exam(config: ModelConfig, places: Sequence[int], sampler: Any = None) -> Exam:
+def task_exam(config: ModelConfig, numbers: Sequence[int], sampler: Sampler | None = None) -> Exam:
     """The built-in word problems, held-out split, for a built-in model or one trained like it, with its sampler."""
     from jaxsink.tasks.batches import PROMPT, answer_ids, prompt_ids
     from jaxsink.tasks.task import Problem, extract, problems
@@ -161,11 +174,11 @@ def task_exam(config: ModelConfig, places: Sequence[int], sampler: Any = None) -
         found = extract(text)
         return Score(problem.score(text), INVALID if found is None else str(found))
 
-    series = problems("test", max(places) + 1)
-    asked = [series[place] for place in places]
+    series = problems("test", max(numbers) + 1)
+    asked = [series[number] for number in numbers]
     questions = [
-        Question(place, f"{TASK}/test/{place}", tuple(prompt), partial(grade, problem), tuple(gold))
-        for place, problem, prompt, gold in zip(places, asked, prompt_ids(asked), answer_ids(asked), strict=True)
+        Question(number, f"{TASK}/test/{number}", tuple(prompt), partial(grade, problem), tuple(gold))
+        for number, problem, prompt, gold in zip(numbers, asked, prompt_ids(asked), answer_ids(asked), strict=True)
     ]
     sampler = sampler or recommended(config, kinds)
     sampler.check(config)

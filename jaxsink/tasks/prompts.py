@@ -24,9 +24,11 @@ def prompt_texts(setting: EvalSetting, examples: Sequence[Example], train: Seque
     """
     wrong = [example.task_id for example in examples if example.benchmark != setting.benchmark]
     if wrong:
-        raise JaxsinkError(f"the setting {setting.name} is for {setting.benchmark}, and {wrong[0]} is not of it.")
-    places = shot_indices(setting.shots, len(train), max((example.index for example in examples), default=-1) + 1)
-    return [_text(setting, example, [train[place] for place in places[example.index]]) for example in examples]
+        raise JaxsinkError(
+            f"the setting {setting.name} is for {setting.benchmark}, and {wrong[0]} is of another benchmark."
+        )
+    shots = shot_indices(setting.shots, len(train), max((example.index for example in examples), default=-1) + 1)
+    return [_text(setting, example, [train[number] for number in shots[example.index]]) for example in examples]
 
 
 def shot_indices(shots: Shots, train: int, questions: int) -> list[tuple[int, ...]]:

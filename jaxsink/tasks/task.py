@@ -25,10 +25,8 @@ from typing import Literal
 LARGEST = 12  # no number, given or computed, is larger
 TEST_SHARE = 10  # one combination in this many is held out
 SALT = 2271  # with it every template has held-out combinations, and every single sum of theirs occurs in training
-NAMES = {
-    "Ben": "He", "Jack": "He", "Leo": "He", "Max": "He", "Sam": "He", "Tom": "He",
-    "Ann": "She", "Eva": "She", "Kate": "She", "Lily": "She", "Mia": "She", "Zoe": "She",
-}  # fmt: skip
+NAMES: dict[str, str] = dict.fromkeys(("Ben", "Jack", "Leo", "Max", "Sam", "Tom"), "He")
+NAMES |= dict.fromkeys(("Ann", "Eva", "Kate", "Lily", "Mia", "Zoe"), "She")
 THINGS = ("apples", "balls", "books", "cards", "cookies", "eggs", "flowers", "marbles", "pencils", "shells")
 BOXES = {"boxes": "box", "bags": "bag", "baskets": "basket"}
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
@@ -137,11 +135,11 @@ TEMPLATES: tuple[Template, ...] = (
         (Step("The {boxes} hold", "b * c = x"), Step("{name} has", "a + x = y"), Step("{name} keeps", "y - d = z")),
         {"b": (2, 6), "c": (2, 6)},
     ),
-)  # fmt: skip
+)
 
 
 def split_of(template: str, numbers: tuple[int, ...]) -> Split:
-    """Where a combination belongs, for ever."""
+    """The split that a combination belongs to, in every version."""
     return "test" if zlib.crc32(f"{SALT} {template} {numbers}".encode()) % TEST_SHARE == 0 else "train"
 
 

@@ -12,10 +12,13 @@ from functools import cache
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jaxsink.tasks.task import BOXES, LARGEST, NAMES, TEMPLATES, THINGS, Template, combinations, render
 from jaxsink.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
 
 SPECIAL = {"pad": "<|pad|>", "bos": "<|bos|>", "eos": "<|eos|>", "mask": "<|mask|>", "unk": "<|unk|>"}
 PIECE = r" ?[A-Za-z]+| ?[0-9]+| ?#+| ?[^\sA-Za-z0-9#]|\s"
@@ -50,7 +53,7 @@ def wordings(template: Template) -> set[str]:
     return {problem.question + problem.answer for problem in made}
 
 
-def build() -> tuple[Any, dict[str, Any]]:
+def build() -> tuple[Backend, dict[str, str]]:
     """(the tokenizer of the `tokenizers` library, tokenizer_config.json)."""
     from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
     from tokenizers import Tokenizer as Backend

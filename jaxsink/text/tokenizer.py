@@ -12,11 +12,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from jaxsink.checkpoints.formats import JsonObject, foreign_formats
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.config import ModelConfig
 from jaxsink.text import chat as chat_templates
-from jaxsink.zoo.weights import resolve
+from jaxsink.zoo.resolve import resolve
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+Files = Mapping[str, JsonObject]
+"""A checkpoint's JSON files by their names without the suffix; {} for those that do not exist."""
 
 # The pre-tokenizer of Qwen2, Qwen2.5, Qwen3 and Dream: words take one leading symbol, each digit stands alone.
 _QWEN2_SPLIT = (
@@ -42,7 +50,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        backend: Any,
+        backend: Backend,
         special: Mapping[str, int],
         declared: Mapping[str, int],
         template: str | None = None,
@@ -87,8 +95,6 @@ class Tokenizer:
         """The converters, which are a plug-in, know how a GGUF file keeps its tokenizer."""
         import tokenizers
 
-        from jaxsink.checkpoints.load import foreign_formats
-
         texts = foreign_formats(path).tokenizer_files(path)
         try:
             backend = tokenizers.Tokenizer.from_str(texts["tokenizer.json"])
@@ -99,9 +105,7 @@ class Tokenizer:
         return cls._assemble(backend, files, family, config.get("chat_template"), str(path))
 
     @classmethod
-    def _assemble(
-        cls, backend: Any, files: Mapping[str, Mapping[str, Any]], family: str | None, jinja: str | None, source: str
-    ) -> Tokenizer:
+    def _assemble(cls, backend: Backend, files: Files, family: str | None, jinja: str | None, source: str) -> Tokenizer:
         backend.no_truncation()  # some tokenizer.json files carry a training-time length limit or padding
         backend.no_padding()
         declared, special = _special(backend, files)
@@ -121,7 +125,7 @@ class Tokenizer:
         return [item.ids for item in self.backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)]
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
-        """Text of int[S] ids (list or array). Ids without a token (spare rows, image codes) are left out."""
+        """The text of token ids (a list or an array). Ids without a token (spare ones, image codes) are left out."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special)
 
     def token(self, index: int) -> str:
@@ -169,12 +173,8 @@ class Tokenizer:
         return form
 
 
-def check_special_ids(tokenizer: Tokenizer, config: Any) -> list[str]:
-    """Hold a tokenizer against its model's config: raise on what would spoil every result, return softer warnings.
-
-    config: an object with ``vocab`` (rows of the embedding), ``mask_id``, ``eos_ids``, ``bos_id``, ``pad_id``,
-    ``eot_id``; all but ``vocab`` and ``eos_ids`` may be None.
-    """
+def check_special_ids(tokenizer: Tokenizer, config: ModelConfig) -> list[str]:
+    """Compare a tokenizer with its model's config: raise on what would spoil every result, return milder warnings."""
     where, rows = f"the tokenizer in {tokenizer.source}", config.vocab
     if tokenizer.size > rows:
         raise JaxsinkError(
@@ -226,7 +226,7 @@ def _folder(root: Path) -> Path:
     raise JaxsinkError(f"{root} has no tokenizer.json, nor vocab.json with merges.txt; copy the model's files there.")
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> JsonObject:
     """A JSON object from a file; {} when the file does not exist."""
     if not path.is_file():
         return {}
@@ -239,7 +239,7 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _manifest(root: Path) -> dict[str, Any]:
+def _manifest(root: Path) -> JsonObject:
     """What a converted checkpoint's jaxsink.json says, under the names that config.json has for it."""
     config = _json(root / "jaxsink.json").get("config")
     if not isinstance(config, dict):
@@ -248,7 +248,7 @@ def _manifest(root: Path) -> dict[str, Any]:
     return {"model_type": config.get("family"), **{key: value for key, value in ids.items() if value is not None}}
 
 
-def _jinja(folder: Path, config: Mapping[str, Any]) -> str | None:
+def _jinja(folder: Path, config: JsonObject) -> str | None:
     """The checkpoint's own chat template, as text to recognise and never to run."""
     value = config.get("chat_template")
     if isinstance(value, list):  # several named templates
@@ -260,13 +260,13 @@ def _jinja(folder: Path, config: Mapping[str, Any]) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     """A token's text: files write it plain or as an object with "content"."""
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else None
 
 
-def _special(backend: Any, files: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, int], dict[str, int]]:
+def _special(backend: Backend, files: Files) -> tuple[dict[str, int], dict[str, int]]:
     """(declared, all known) ids by name. Declared ones go first, then known token names, then ids in the configs."""
     declared, special = {}, {}
     for name in _NAMES:
@@ -276,22 +276,23 @@ def _special(backend: Any, files: Mapping[str, Mapping[str, Any]]) -> tuple[dict
         if found is not None:
             declared[name] = special[name] = found
             continue
-        ids: list[Any] = [_known(backend, name)]
+        ids = [_known(backend, name)]
         for source in ("generation_config", "config"):
             value = files[source].get(f"{name}_token_id")
-            ids.append(value[0] if isinstance(value, list) and value else value)
-        found = next((i for i in ids if isinstance(i, int)), None)
+            value = value[0] if isinstance(value, list) and value else value
+            ids.append(value if isinstance(value, int) else None)
+        found = next((i for i in ids if i is not None), None)
         if found is not None:
             special[name] = found
     return declared, special
 
 
-def _known(backend: Any, name: str) -> int | None:
+def _known(backend: Backend, name: str) -> int | None:
     ids = (backend.token_to_id(text) for text in KNOWN_TOKENS.get(name, ()))
     return next((index for index in ids if index is not None), None)
 
 
-def _backend(folder: Path, files: Mapping[str, Mapping[str, Any]], family: str) -> Any:
+def _backend(folder: Path, files: Files, family: str) -> Backend:
     """The `tokenizers.Tokenizer` of a directory, with every added token its side files list."""
     import tokenizers
 
@@ -320,7 +321,7 @@ def _backend(folder: Path, files: Mapping[str, Mapping[str, Any]], family: str) 
     return backend
 
 
-def _added_tokens(files: Mapping[str, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+def _added_tokens(files: Files) -> dict[int, JsonObject]:
     """Added tokens by id, as arguments of `tokenizers.AddedToken`."""
     config = files["tokenizer_config"]
     names = {**files["special_tokens_map"], **config}
@@ -342,7 +343,7 @@ def _added_tokens(files: Mapping[str, Mapping[str, Any]]) -> dict[int, dict[str,
     return out
 
 
-def _from_merges(folder: Path, added: Mapping[int, Mapping[str, Any]], kind: str) -> Any:
+def _from_merges(folder: Path, added: Mapping[int, JsonObject], kind: str) -> Backend:
     """A byte-level BPE tokenizer from vocab.json and merges.txt, pre-tokenized as its family does."""
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors

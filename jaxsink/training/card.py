@@ -15,12 +15,12 @@ KINDS = {
     "causal": "An autoregressive model: each token from those before it",
     "diffusion": "A masked diffusion model trained from scratch: masked tokens from all others, weighted 1/t",
     "adaptation": "A masked diffusion model adapted from an autoregressive one: its causal mask was opened step by step, "
-    "and its logits stay shifted by one place",
+    "and its logits stay shifted by one position",
 }
 
 LEARNED = {
     "response": "the answers",
-    "mixed": "the answers, and in one row of four on the questions too",
+    "mixed": "the answers, and in one sequence of four on the questions too",
     "all": "all tokens",
 }
 

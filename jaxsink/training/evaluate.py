@@ -49,8 +49,8 @@ def answers(model: Model, asked: Sequence[Problem], sampler: Any, batch: int = B
         for first in range(0, len(asked), batch):
             part = list(asked[first : first + batch])
             full = part + part[:1] * (min(batch, len(asked)) - len(part))  # one compiled program for all batches
-            written = np.asarray(generate(model, prompt_ids(full), sampler, pad_to=PROMPT).response)
-            texts += [tokenizer().decode(before_end(row, model)) for row in written[: len(part)]]
+            responses = np.asarray(generate(model, prompt_ids(full), sampler, pad_to=PROMPT).response)
+            texts += [tokenizer().decode(before_end(ids, model)) for ids in responses[: len(part)]]
             task.update(len(texts))
     return texts
 

@@ -7,9 +7,9 @@ default, masks exactly k = ceil(t n) tokens with the weight n/k. Both have the s
 
     integral over t of C(n,k) t^k (1-t)^(n-k) / t  =  1/k  =  (1/n) (n/k),
 
-but no row is left without masks, and none gets a weight far above n.
+but no sequence is left without masks, and none gets a weight far above n.
 
-**Shifted logits** (next-token models, Dream): what stands at position i is predicted from the output at i - 1.
+**Shifted logits** (next-token models, Dream): the token at position i is predicted from the output at i - 1.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def noise_levels(key: Array, batch: int) -> Array:
 
 
 def add_noise(key: Array, tokens: Array, maskable: Array, mask_id: int, kind: str, most: Array | float = 1.0) -> Noised:
-    """tokens i32[B,S]; maskable bool[B,S], the tokens that may be masked, at least one per row; levels are <= `most`."""
-    for_level, for_place = jax.random.split(key)
+    """tokens i32[B,S]; maskable bool[B,S], tokens that may be masked, at least one per sequence; levels are <= `most`."""
+    for_level, for_position = jax.random.split(key)
     level = most * noise_levels(for_level, tokens.shape[0])
-    draw = jax.random.uniform(for_place, tokens.shape)
+    draw = jax.random.uniform(for_position, tokens.shape)
     if kind == "bernoulli":
         level = SMALLEST + (1 - SMALLEST) * level
         masked = maskable & (draw < level[:, None])
@@ -63,11 +63,11 @@ def opened_mask(key: Array, length: int, share: Array | float) -> Array:
 
 
 def predictions(model: Model, tokens: Array, real: Array, start: int, visible: Array | None, shifted: bool) -> Array:
-    """f32[B,S-start,V]: logits *for* the tokens from `start` on; shifted ones come from the place before."""
+    """f32[B,S-start,V]: logits *for* the tokens from `start` on; shifted ones come from the position before."""
     batch, length = tokens.shape
-    places = jnp.broadcast_to(jnp.arange(start, length) - shifted, (batch, length - start))
+    positions = jnp.broadcast_to(jnp.arange(start, length) - shifted, (batch, length - start))
     see = None if visible is None else jnp.broadcast_to(visible, (batch, length, length))
-    out = model(Batch.make(model.config, tokens, real)._replace(visible=see, outputs=places))
+    out = model(Batch.make(model.config, tokens, real)._replace(visible=see, outputs=positions))
     assert out.logits is not None
     return out.logits
 
@@ -79,12 +79,12 @@ def cross_entropy(scores: Array, tokens: Array) -> Array:
 
 
 def from_start(starts: Sequence[int], length: int) -> tuple[Array, int]:
-    """(bool[B,S]: the places from each row's start on, the earliest start)."""
+    """(bool[B,S]: the positions from each sequence's start on, the earliest start)."""
     return jnp.arange(length) >= jnp.asarray(starts)[:, None], min(starts)
 
 
 def causal_loss(model: Model, tokens: Array, real: Array, starts: Sequence[int]) -> Array:
-    """Mean cross-entropy of the tokens from each row's start on, each given those before it, up to the row's first eos."""
+    """Mean cross-entropy of the tokens from each sequence's start on, each given those before it, up to its first eos."""
     wanted, earliest = from_start(starts, tokens.shape[1])
     first = max(earliest, 1)
     before = jnp.cumsum(is_end(model.config, tokens), axis=1) - is_end(model.config, tokens)
@@ -105,13 +105,13 @@ def diffusion_loss(
     visible: Array | None = None,
     most: Array | float = 1.0,
 ) -> Array:
-    """Cross-entropy of masked tokens, weighted 1/t, over the number of tokens that may be masked: those from each row's
+    """Cross-entropy of masked tokens, weighted 1/t, over the number of tokens that may be masked: those from each sequence's
     start on."""
     config, shifted = model.config, model.config.shift_logits
     assert config.mask_id is not None
     wanted, earliest = from_start(starts, tokens.shape[1])
     maskable = real & wanted
-    if shifted:  # the first real token has no place before it
+    if shifted:  # the first real token has no position before it
         maskable = maskable & jnp.pad(real[:, :-1], ((0, 0), (1, 0)))
     first = max(earliest, int(shifted))
     noised = add_noise(key, tokens, maskable, config.mask_id, noise, most)

@@ -12,7 +12,7 @@ import jax
 import optax
 from optax import contrib
 
-from jaxsink.checkpoints.storage import named_leaves
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import Model
 from jaxsink.training.settings import Settings
 

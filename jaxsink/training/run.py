@@ -27,12 +27,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxsink.checkpoints.load import load
-from jaxsink.checkpoints.storage import MANIFEST, named_leaves
+from jaxsink.checkpoints.storage import MANIFEST
 from jaxsink.checkpoints.writer import writer
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import Model
-from jaxsink.sampling.recommend import to_dict
+from jaxsink.sampling.registry import to_dict
 from jaxsink.tasks import vocabulary
 from jaxsink.tasks.batches import LENGTH, training_batch
 from jaxsink.training.card import write_card
@@ -44,7 +45,7 @@ from jaxsink.training.states import latest, restore_state, save_state
 from jaxsink.training.step import Metrics, State, data_mesh, make_step, start
 from jaxsink.version import __version__
 
-LOG = 10  # steps per row of the curve; states are saved at rows only
+LOG = 10  # steps per line of the curve; states are saved there only
 SAVE_SECONDS = 60.0
 STORED = "bfloat16"
 
@@ -114,10 +115,10 @@ class Run:
             found = json.loads(path.read_text(encoding="utf-8"))
             other = difference(found, self)
             if other:
-                raise JaxsinkError(f"{self.out} holds another run ({other}); choose another place.")
+                raise JaxsinkError(f"{self.out} holds another run ({other}); choose another directory.")
             return
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise JaxsinkError(f"{self.out} exists and holds no training run; choose another place.")
+            raise JaxsinkError(f"{self.out} exists and holds no training run; choose another directory.")
         self.out.mkdir(parents=True, exist_ok=True)
         partial = self.out / ".run.json.partial"
         facts = {"name": self.name, "settings": self.settings.to_dict(), "config": self.config.to_dict()}
@@ -143,12 +144,12 @@ class Run:
             raise JaxsinkError(f"{self.settings.init} has not the shape of {self.name}; start from one that has.")
         return jax.tree.unflatten(treedef, [given[name] for name, _ in leaves])
 
-    def export(self, model: Model, place: Path, step: int) -> None:
+    def export(self, model: Model, path: Path, step: int) -> None:
         """Write the model as a checkpoint with its tokenizer, once."""
-        if (place / MANIFEST).is_file():
+        if (path / MANIFEST).is_file():
             return
         source = {"kind": "trained", "path": self.name, "step": step, "settings": self.settings.to_dict()}
-        with writer(place, self.config, STORED, source, sampler=to_dict(self.sampler)) as out:
+        with writer(path, self.config, STORED, source, sampler=to_dict(self.sampler)) as out:
             for name, leaf in named_leaves(model.stacked().astype(STORED))[0]:
                 out.add_parameter(name, np.asarray(leaf))
             for name in vocabulary.FILES:

@@ -17,7 +17,7 @@ class Settings:
     weights of an autoregressive model, while its causal mask is opened).
 
     predict: "response" takes the question as given (fine-tuning), "all" learns to write it too (pre-training), "mixed" does
-    so in one row of four: where the question is masked as well, a sum can only be done from what stands beside it.
+    so in one sequence of four: where the question is masked as well, a sum can only be done from the tokens around it.
     noise: how tokens are chosen to be masked, see losses.py. ramp: part of the run over which the largest noise level
     grows from LEAST to 1. opening: part of the run over which a causal mask opens.
     decay: weight decay, on matrices of the layers only. checkpoints: how many models are kept along the way.

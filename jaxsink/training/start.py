@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import jax
 
-from jaxsink.checkpoints.storage import named_leaves
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import Model, init
 
 DRAWN = 0.02  # the deviation of `init`

@@ -4,7 +4,7 @@
       state.json       how long the run has taken
       arrays/          an Orbax checkpoint, by the names of the tree
 
-A state is written beside its place and renamed, then those before it are removed.
+A state is written beside its target and renamed, then those before it are removed.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ def latest(folder: Path) -> int | None:
 
 def restore_state(folder: Path, step: int, like: State) -> tuple[State, float]:
     """(the state, seconds the run had taken); `like` gives the tree, its shapes and where the arrays belong."""
-    place = folder / f"{step:08d}"
+    state = folder / f"{step:08d}"
     wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
     try:
         with without_chatter():
-            found = orbax().load(_arrays(place), _named(wanted))
-        seconds = float(json.loads((place / MARKER).read_text(encoding="utf-8"))["seconds"])
+            found = orbax().load(_arrays(state), _named(wanted))
+        seconds = float(json.loads((state / MARKER).read_text(encoding="utf-8"))["seconds"])
     except Exception as error:  # Orbax raises many kinds
         abandon(error)
         raise JaxsinkError(
-            f"{place} is damaged ({first_line(error)}); delete it to continue from the one before."
+            f"{state} is damaged ({first_line(error)}); delete it to continue from the one before."
         ) from error
     return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in _named(wanted)]), seconds
 
 
-def _arrays(place: Path) -> Path:
+def _arrays(state: Path) -> Path:
     """Orbax takes absolute paths only."""
-    return place.absolute() / "arrays"
+    return state.absolute() / "arrays"
 
 
 def _named(state: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """One compiled training step, data-parallel over the devices of a mesh.
 
-Everything random in a step follows from (seed, step), and the draws do not depend on how the batch is laid out: one
-device or eight give the same result up to the rounding of sums.
+Everything random in a step follows from (seed, step), and the draws do not depend on how devices share the batch: one device
+or eight give the same result up to the rounding of sums.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxsink.training.optimizer import make_optimizer, schedule
 from jaxsink.training.settings import Settings
 
 LEAST = 0.2  # the largest noise level at the start of a ramp
-MIXED = 4  # one row in so many is predicted as a whole when settings say "mixed"
+MIXED = 4  # one sequence in so many is predicted as a whole when settings say "mixed"
 
 
 class State(NamedTuple):
@@ -72,9 +72,9 @@ def loss_of(model: Model, batch: Batch, step: Array, settings: Settings, opening
 
 
 def row_starts(settings: Settings, batch: int) -> tuple[int, ...]:
-    """Where the part of each row begins that is to be predicted."""
+    """Where the part of each sequence begins that is to be predicted."""
     whole = {"response": (), "mixed": range(0, batch, MIXED), "all": range(batch)}[settings.predict]
-    return tuple(0 if row in whole else PROMPT for row in range(batch))
+    return tuple(0 if number in whole else PROMPT for number in range(batch))
 
 
 def noise_limit(step: Array, settings: Settings) -> Array | float:

@@ -10,31 +10,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.samplers import ARSampler, DreamSampler, LLaDASampler
+from jaxsink.sampling.autoregressive import ARSampler
+from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.dream import DreamSampler
+from jaxsink.sampling.llada import LLaDASampler
 from jaxsink.tasks.batches import LENGTH, RESPONSE
 from jaxsink.tasks.vocabulary import tokenizer
 from jaxsink.training.settings import Settings
 
 _IDS = tokenizer().special
 _LLAMA = ModelConfig(
-    family="llama", layers=4, width=128, heads=4, kv_heads=4, head_dim=32, mlp_width=384, vocab=tokenizer().size,
-    norm_eps=1e-5, rope_theta=1e3, max_positions=4 * LENGTH,
-    eos_ids=(_IDS["eos"],), bos_id=_IDS["bos"], pad_id=_IDS["pad"],
-)  # fmt: skip
+    family="llama",
+    layers=4,
+    width=128,
+    heads=4,
+    kv_heads=4,
+    head_dim=32,
+    mlp_width=384,
+    vocab=tokenizer().size,
+    norm_eps=1e-5,
+    rope_theta=1e3,
+    max_positions=4 * LENGTH,
+    eos_ids=(_IDS["eos"],),
+    bos_id=_IDS["bos"],
+    pad_id=_IDS["pad"],
+)
 _LLADA = _LLAMA.replace(family="llada", attention="bidirectional", skip_gaps=False, mask_id=_IDS["mask"])
 _DREAM = _LLAMA.replace(family="dream", attention="bidirectional", shift_logits=True, mask_id=_IDS["mask"])
 
 
 @dataclass(frozen=True)
 class Builtin:
-    """sampler: how the model is meant to write; settings: how it was trained."""
+    """A built-in model: the sampler that it is meant for, and the settings that it was trained with."""
 
     config: ModelConfig
-    sampler: Any
+    sampler: Sampler
     settings: Settings
 
 
@@ -58,6 +71,7 @@ BUILTIN: dict[str, Builtin] = {
 
 
 def builtin(name: str) -> Builtin:
+    """The built-in model of that name, or an error that lists all."""
     if name not in BUILTIN:
         raise JaxsinkError(f"there is no built-in model {name!r}; there are {', '.join(BUILTIN)}.")
     return BUILTIN[name]

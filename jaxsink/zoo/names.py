@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.zoo.presets import HUB_IDS, PRESETS
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 LIKE = 0.75  # names at least so similar are worth a suggestion …
 NEARLY = 0.05  # … if no other one is more similar by more than this

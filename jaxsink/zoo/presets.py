@@ -5,29 +5,30 @@ from __future__ import annotations
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
 
+# fmt: off
 _LLADA = ModelConfig(
     family="llada", layers=32, width=4096, heads=32, kv_heads=32, head_dim=128, mlp_width=12288, vocab=126464,
     attention="bidirectional", norm_eps=1e-5, rope_theta=5e5, max_positions=4096, skip_gaps=False,
     mask_id=126336, eos_ids=(126081,), bos_id=126080, pad_id=126081, eot_id=126348,
-)  # fmt: skip
+)
 _LLADA_MOE = ModelConfig(
     family="llada_moe", layers=16, width=2048, heads=16, kv_heads=16, head_dim=128, mlp_width=1024, vocab=157184,
     attention="bidirectional", norm_eps=1e-5, rope_theta=5e4, max_positions=8192, skip_gaps=False, qk_norm=True,
     experts=Experts(count=64, per_token=8), mask_id=156895, eos_ids=(156892,), pad_id=156892,
-)  # fmt: skip
+)
 _DREAM = ModelConfig(
     family="dream", layers=28, width=3584, heads=28, kv_heads=4, head_dim=128, mlp_width=18944, vocab=152064,
     attention="bidirectional", shift_logits=True, norm_eps=1e-6, qkv_bias=True, rope_theta=1e6, max_positions=131072,
     mask_id=151666, eos_ids=(151643,), bos_id=151643, pad_id=151643,
-)  # fmt: skip
+)
 _LLAMA2 = ModelConfig(
     family="llama", layers=32, width=4096, heads=32, kv_heads=32, head_dim=128, mlp_width=11008, vocab=32000,
     norm_eps=1e-5, rope_theta=1e4, max_positions=4096, eos_ids=(2,), bos_id=1,
-)  # fmt: skip
+)
 _LLAMA3 = ModelConfig(
     family="llama", layers=32, width=4096, heads=32, kv_heads=8, head_dim=128, mlp_width=14336, vocab=128256,
     norm_eps=1e-5, rope_theta=5e5, max_positions=8192, eos_ids=(128001, 128009), bos_id=128000, eot_id=128009,
-)  # fmt: skip
+)
 _LLAMA31 = _LLAMA3.replace(
     max_positions=131072, rope_scaling=RopeScaling("llama3", 8.0, 8192), eos_ids=(128001, 128008, 128009)
 )
@@ -36,25 +37,26 @@ _QWEN2 = ModelConfig(
     family="qwen2", layers=28, width=3584, heads=28, kv_heads=4, head_dim=128, mlp_width=18944, vocab=152064,
     norm_eps=1e-6, qkv_bias=True, rope_theta=1e6, max_positions=32768, eos_ids=(151645, 151643), bos_id=151643,
     pad_id=151643,
-)  # fmt: skip
+)
 _QWEN3 = ModelConfig(
     family="qwen3", layers=36, width=4096, heads=32, kv_heads=8, head_dim=128, mlp_width=12288, vocab=151936,
     norm_eps=1e-6, qk_norm=True, rope_theta=1e6, max_positions=40960, eos_ids=(151645, 151643), bos_id=151643,
     pad_id=151643,
-)  # fmt: skip
+)
 _MISTRAL = ModelConfig(
     family="mistral", layers=32, width=4096, heads=32, kv_heads=8, head_dim=128, mlp_width=14336, vocab=32768,
     norm_eps=1e-5, rope_theta=1e6, max_positions=32768, eos_ids=(2,), bos_id=1,
-)  # fmt: skip
+)
 _SMOLLM2 = ModelConfig(
     family="llama", layers=30, width=576, heads=9, kv_heads=3, head_dim=64, mlp_width=1536, vocab=49152,
     norm_eps=1e-5, rope_theta=1e5, max_positions=8192, tied=True, eos_ids=(2,), bos_id=1, pad_id=2,
-)  # fmt: skip
+)
 _GPT2 = ModelConfig(
     family="gpt2", layers=12, width=768, heads=12, kv_heads=12, head_dim=64, mlp_width=3072, vocab=50257,
     norm="layer", norm_eps=1e-5, mlp="plain", activation="gelu_tanh", qkv_bias=True, out_bias=True, mlp_bias=True,
     positions="learned", max_positions=1024, tied=True, eos_ids=(50256,), bos_id=50256,
-)  # fmt: skip
+)
+# fmt: on
 
 
 def _sdar(base: ModelConfig) -> ModelConfig:
@@ -80,9 +82,15 @@ def _qwen2(
     layers: int, width: int, heads: int, kv_heads: int, head_dim: int, mlp_width: int, tied: bool
 ) -> ModelConfig:
     return _QWEN2.replace(
-        layers=layers, width=width, heads=heads, kv_heads=kv_heads, head_dim=head_dim, mlp_width=mlp_width,
-        vocab=151936, tied=tied,
-    )  # fmt: skip
+        layers=layers,
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        mlp_width=mlp_width,
+        vocab=151936,
+        tied=tied,
+    )
 
 
 _QWEN3_1_7B = _qwen3(28, 2048, 16, 6144, tied=True)

@@ -6,30 +6,35 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import power_of_two
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling import confidence as choose
-from jaxsink.sampling import rng as noise
-from jaxsink.sampling.samplers import Canvas, Window
+from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
+from jaxsink.sampling.confidence import choose_token, commit_above, sure_of
+from jaxsink.sampling.diffusion import DiffusionSampler
+from jaxsink.sampling.rng import Draws
 
 LEAST_STEPS = 8
 
 
 @dataclass(frozen=True)
-class FillMasks:
+class FillMasks(DiffusionSampler):
     """One mask per step, the surest first, without chance: what LLaDA's evaluation calls greedy.
 
-    Rows may have different numbers of masks; a row is finished when it has none left.
+    Sequences may have different numbers of masks; one is finished when it has none left.
     """
 
     cfg_scale: float = 0.0
 
-    length = 0
-    cache = None
-    adaptive = True
-    stop_at_eos = False
+    @property
+    def adaptive(self) -> bool:
+        return True
+
+    @property
+    def response_length(self) -> int:
+        return 0
 
     def check(self, config: ModelConfig) -> None:
         if not config.is_diffusion:
@@ -38,18 +43,16 @@ class FillMasks:
             raise JaxsinkError(f"FillMasks: cfg_scale must not be negative, and is {self.cfg_scale}.")
 
     def total_steps(self, masks: int) -> int:
-        """Rounded up, so that answers of many lengths share a program; rows that are full end it."""
+        """Rounded up, so that answers of many lengths share a program; sequences that are full end it."""
         return max(power_of_two(masks), LEAST_STEPS)
 
-    def window(self, config: ModelConfig) -> int:
-        return 0
-
-    def block(self, config: ModelConfig, canvas: Canvas) -> tuple[Array, Array, Array]:
+    def block(self, config: ModelConfig, canvas: Canvas) -> Block:
         batch, length = canvas.tokens.shape
-        return jnp.zeros(batch, jnp.int32), jnp.zeros(batch, jnp.int32), jnp.full(batch, length)
+        zero = jnp.zeros(batch, jnp.int32)
+        return Block(number=zero, begin=zero, end=jnp.full(batch, length))
 
-    def decide(self, config: ModelConfig, logits: Array, window: Window, draws: noise.Draws) -> tuple[Array, Array]:
+    def decide(self, config: ModelConfig, logits: Float[Array, "B W V"], window: Window, draws: Draws) -> Commit:
         assert config.mask_id is not None
-        choice = choose.choose_token(logits, logits, config.mask_id, None)
-        order = choice.order(choose.sure_of(logits, choice.token))
-        return choice.token, choose.commit_above(order, window.eligible, jnp.zeros_like(window.eligible))
+        choice = choose_token(logits, logits, config.mask_id, None)
+        order = choice.order(sure_of(logits, choice.token))
+        return Commit(choice.token, commit_above(order, window.eligible, jnp.zeros_like(window.eligible)))

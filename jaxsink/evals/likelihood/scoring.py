@@ -32,17 +32,18 @@ from jaxsink.evals.likelihood.fill import FillMasks
 from jaxsink.nn.attention import choose_backend
 from jaxsink.nn.batch import Batch, Execution
 from jaxsink.nn.compilation import model_jit
+from jaxsink.nn.sharding import keep_layout
 from jaxsink.nn.transformer import Model
 from jaxsink.parallel.hosts import to_host
+from jaxsink.parallel.layout import put_batch
 from jaxsink.parallel.mesh import DATA, mesh_of
-from jaxsink.parallel.rows import keep_rows, place_rows
-from jaxsink.recording.spec import Plan, make_plan
+from jaxsink.recording.spec import RecordSpec, make_record_spec
 from jaxsink.runs.progress import progress
 from jaxsink.sampling import interventions
-from jaxsink.sampling import rng as noise
+from jaxsink.sampling.autoregressive import ARSampler
 from jaxsink.sampling.generate import generate
 from jaxsink.sampling.interventions import Previous, effect
-from jaxsink.sampling.samplers import ARSampler
+from jaxsink.sampling.rng import sequence_keys
 
 HEAD = 64  # places whose logits are in memory at a time
 NARROWEST = 8  # places of an answer, so that short answers of all lengths share a program
@@ -200,14 +201,15 @@ def run_rows(model: Model, rows: Sequence[Row], shape: tuple[int, int], how: Sco
         targets[place, width - len(row.answer) :] = row.answer
     mesh = mesh_of(model)
     seeds = np.array([row.seed & 0xFFFFFFFF for row in rows], np.uint32)
-    ids, mask, context, answers = (place_rows(x, mesh) for x in (tokens, real, given, targets))
-    keys = noise.row_keys(place_rows(seeds, mesh))
-    plan = make_plan(None, how.intervene, 1, model.config)
-    backend = choose_backend(None, length, length, mesh)
-    return to_host(_score(model, ids, mask, context, answers, keys, how.intervene, plan, how.cfg_scale, backend, mesh))
+    arrays = [put_batch(x, mesh) for x in (tokens, real, given, targets)]
+    keys = sequence_keys(put_batch(seeds, mesh))
+    needed = None if how.intervene is None else interventions.needs(how.intervene)
+    spec = make_record_spec(model.config, None, needed)
+    execution = Execution(choose_backend(None, length, length, mesh), mesh)
+    return to_host(_score(model, *arrays, keys, how.intervene, spec, how.cfg_scale, execution))
 
 
-@model_jit(static=("intervene", "plan", "cfg_scale", "backend", "mesh"))
+@model_jit(static=("intervene", "spec", "cfg_scale", "execution"))
 def _score(
     model: Model,
     tokens: Array,
@@ -216,24 +218,23 @@ def _score(
     targets: Array,
     keys: Array,
     intervene: Any,
-    plan: Plan,
+    spec: RecordSpec,
     cfg_scale: float,
-    backend: str,
-    mesh: Any,
+    execution: Execution,
 ) -> tuple[Array, Array]:
     config = model.config
     (batch, length), width = tokens.shape, targets.shape[1]
     places = jnp.maximum(jnp.arange(length - width, length) - config.shift_logits, 0)
 
     def run(tokens: Array, drop: Array | None, recorders: Any = ()) -> tuple[Array, Any]:
-        one = Batch.make(config, tokens, real, prompt=given)
-        one = one._replace(outputs=jnp.broadcast_to(places, (batch, width)))
-        out = model(one, drop=drop, recorders=recorders, execution=Execution(backend, mesh), head=False)
+        canvas = Batch.make(config, tokens, real, prompt=given)
+        canvas = canvas._replace(outputs=jnp.broadcast_to(places, (batch, width)))
+        out = model(canvas, drop=drop, recorders=recorders, execution=execution, head=False)
         return out.hidden, out.record
 
     drop = None
     if intervene is not None:
-        seen = jax.tree.unflatten(plan.needs_treedef, run(tokens, None, plan.needs)[1])
+        seen = jax.tree.unflatten(spec.needs_treedef, run(tokens, None, spec.needs)[1])
         nothing = jnp.zeros((config.layers, batch, config.heads, length), bool)
         previous = Previous(seen, jnp.int32(1), tokens, real, given, keys, nothing)
         drop = effect(intervene(previous), real[None, :, None, :])
@@ -256,7 +257,7 @@ def _score(
         return jnp.moveaxis(x.reshape(batch, width // chunk, chunk, *x.shape[2:]), 1, 0)
 
     found = lax.map(head, (jax.tree.map(cut, hidden), cut(targets)))
-    return keep_rows(jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, width), found), mesh)
+    return keep_layout(jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, width), found), execution.mesh)
 
 
 def preferred(model: Model, pairs: Sequence[Pair], how: Scoring) -> np.ndarray:

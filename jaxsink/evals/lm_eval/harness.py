@@ -23,7 +23,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from jaxsink.checkpoints.load import load
+from jaxsink.checkpoints.load import load, sampler_for
 from jaxsink.cli.evaluate import choose_place
 from jaxsink.cli.shared import first_end
 from jaxsink.errors import JaxsinkError
@@ -34,11 +34,10 @@ from jaxsink.evals.lm_eval.options import Request, make_sampler, parse_options
 from jaxsink.parallel.hosts import to_host
 from jaxsink.runs.progress import progress
 from jaxsink.sampling.generate import generate
-from jaxsink.sampling.recommend import sampler_for
 from jaxsink.tasks.exam import BUCKET
 from jaxsink.tasks.extract import truncate
 from jaxsink.text import chat
-from jaxsink.zoo.weights import NAMES
+from jaxsink.zoo.resolve import NAMES
 
 ROWS = 32  # of a batch where lm-eval is told "auto"
 REPEAT = 1_000_003  # between the seeds of two texts for the same question
@@ -55,7 +54,7 @@ class JaxsinkLM(TemplateLM):
     max_length     of prompt and response; longer prompts lose their beginning (default: what the model was made for)
     mc_num         canvases per answer for the likelihood of a diffusion model
     check_greedy   whether to find out, for likelihoods, if the model would write the answer itself
-    seed           of all draws; each question adds its place in the task
+    seed           of all draws; each question adds its number in the task
     setting        decode as this setting of `jaxsink evaluate` says
     chat_template  the template's name in jaxsink.text.chat, where the tokenizer's files do not tell
     add_bos_token  whether texts get the tokenizer's special tokens (default: unless they begin with bos)
@@ -86,8 +85,8 @@ class JaxsinkLM(TemplateLM):
                 raise JaxsinkError(f"the model argument {name} takes a whole number, not {value!r}.")
         if dtype is None and pretrained in NAMES:
             dtype = "float32"  # built-in ones are small
-        place = None if mesh is None else choose_place(argparse.Namespace(mesh=str(mesh), devices=None))[1]
-        self.model = load(pretrained, dtype=dtype, mesh=place)
+        own_mesh = None if mesh is None else choose_place(argparse.Namespace(mesh=str(mesh), devices=None))[1]
+        self.model = load(pretrained, dtype=dtype, mesh=own_mesh)
         self.config = self.model.config
         self.text = self.model.tokenizer
         self.sampler = sampler_for(self.model)
@@ -116,7 +115,7 @@ class JaxsinkLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text that has nothing before it."""
+        """The token before a text that has nothing before it."""
         return self.text.special.get("bos", self.eot_token_id)
 
     @property
@@ -188,18 +187,27 @@ class JaxsinkLM(TemplateLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """The texts, in order; each up to its first end token or stop sequence."""
         texts = [""] * len(requests)
-        found = buckets(self.writings(requests), lambda one: (one.width, one.sampler.length, repr(one.sampler)))
+        found = buckets(
+            self.writings(requests), lambda one: (one.width, one.sampler.response_length, repr(one.sampler))
+        )
         share = share_of(self.model)
         jobs = [job for _, bucket in found for job in full_batches(bucket, size_of(len(bucket), self.rows, share))]
-        with progress([(batch[0].width + batch[0].sampler.length) * len(batch) for batch, _ in jobs]) as (begin, end):
+        with progress([(batch[0].width + batch[0].sampler.response_length) * len(batch) for batch, _ in jobs]) as (
+            begin,
+            end,
+        ):
             for batch, real in jobs:
                 begin(f"texts, prompts of up to {batch[0].width} tokens")
                 out = generate(
-                    self.model, [list(one.prompt) for one in batch], batch[0].sampler, intervene=self.options.masking,
-                    seed=[one.seed for one in batch], pad_to=BUCKET,
-                )  # fmt: skip
-                for one, row in list(zip(batch, to_host(out.response).tolist(), strict=True))[:real]:
-                    text = truncate(self.text.decode(row[: first_end(row, self.config)]), one.until)
+                    self.model,
+                    [list(one.prompt) for one in batch],
+                    batch[0].sampler,
+                    intervene=self.options.masking,
+                    seed=[one.seed for one in batch],
+                    pad_to=BUCKET,
+                )
+                for one, ids in list(zip(batch, to_host(out.response).tolist(), strict=True))[:real]:
+                    text = truncate(self.text.decode(ids[: first_end(ids, self.config)]), one.until)
                     texts[one.number] = text
                     self.cache_hook.add_partial("generate_until", requests[one.number].args, text)
                 end()
@@ -211,10 +219,11 @@ class JaxsinkLM(TemplateLM):
         for number, request in enumerate(requests):
             context, wanted = request.args[0], Request.parse(request.args[1])
             sampler = make_sampler(self.config, self.sampler, self.options, wanted)
-            room = self.max_length - sampler.length
+            room = self.max_length - sampler.response_length
             if room < 1:
                 raise JaxsinkError(
-                    f"a response of {sampler.length} tokens leaves no room for a prompt in max_length {self.max_length}."
+                    f"a response of {sampler.response_length} tokens leaves no room for a prompt in max_length "
+                    f"{self.max_length}."
                 )
             question = request.doc_id or 0
             seed = self.seed + question + REPEAT * before[question, context]
@@ -243,5 +252,5 @@ def parse_rows(size: int | str) -> int:
     if str(size).startswith("auto"):
         return ROWS
     if not str(size).isdecimal() or int(size) < 1:
-        raise JaxsinkError(f"--batch_size takes a number of rows, or auto, not {size!r}.")
+        raise JaxsinkError(f"--batch_size takes a number of sequences, or auto, not {size!r}.")
     return int(size)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import get_setting
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.recommend import length_field, sampler_kind, with_length
+from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.registry import sampler_kind
 from jaxsink.sinks.mask import MaskSinks
 
 LENGTHS = ("gen_length", "max_new_tokens")  # both names are taken, whatever the sampler calls it
@@ -38,7 +39,7 @@ class Options:
 def parse_options(given: Mapping[str, Any], config: ModelConfig, setting: str | None = None) -> Options:
     """Sort the arguments out; one that nothing knows is an error."""
     kind = sampler_kind(config)
-    decoding_names = {field.name for field in fields(kind)} | set(LENGTHS)
+    decoding_names = {*kind.settings(), *LENGTHS}
     masking_names = {field.name for field in fields(MaskSinks)} - {"eps"} | {"sink_eps"}
     for name in given:
         if name not in decoding_names | masking_names:
@@ -55,12 +56,12 @@ def parse_options(given: Mapping[str, Any], config: ModelConfig, setting: str | 
     return Options(decoding, length, parse_masking(masking))
 
 
-def setting_options(name: str | None, kind: Any) -> dict[str, Any]:
+def setting_options(name: str | None, kind: type[Sampler]) -> dict[str, Any]:
     """How the setting of that name decodes."""
     if name is None:
         return {}
     setting = get_setting(name)
-    if not isinstance(setting.sampler(), kind):
+    if setting.sampler_kind is not kind:
         raise JaxsinkError(f"the setting {name} is decoded by another kind of model; choose the setting of your model.")
     return dict(setting.options)
 
@@ -127,19 +128,19 @@ class Request:
         )
 
 
-def make_sampler(config: ModelConfig, base: Any, options: Options, request: Request) -> Any:
-    """The sampler for a request, checked: the model's own, `base`, with what was asked for in its place."""
-    names = {field.name for field in fields(base)}
+def make_sampler(config: ModelConfig, base: Sampler, options: Options, request: Request) -> Sampler:
+    """The sampler for a request, checked: the model's own, `base`, with the fields that were asked for replaced."""
+    names = base.settings()
     length = options.length or request.length
     asked = {name: getattr(request, name) for name in ("temperature", "top_p", "top_k")}
     values = {name: value for name, value in asked.items() if value is not None and name in names}
     if request.temperature == 0:
         values |= {name: None for name in ("top_p", "top_k") if name in names}
     if length is not None:
-        values[length_field(type(base))] = length
+        values[base.length_field] = length
     try:
-        sampler = base if length is None else with_length(base, length)
-        sampler = replace(sampler, **{**values, **options.decoding})
+        sampler = base if length is None else base.with_length(length)
+        sampler = sampler.with_settings({**values, **options.decoding})
         sampler.check(config)
     except TypeError as error:
         raise JaxsinkError(f"a model argument has the wrong kind of value ({error}).") from error

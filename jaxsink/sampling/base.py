@@ -1,0 +1,129 @@
+"""What a sampler is: the way in which a model writes its response, step by step.
+
+`generate`, the planner, the likelihood and the evaluation engine know samplers by this class alone. Subclass
+`DiffusionSampler` (diffusion.py) for one that fills masks: it has the loop, and asks for what to commit.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, Generic, Literal, Self, TypeVar
+
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Int, PyTree
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.nn.config import ModelConfig
+from jaxsink.sampling.run import Carry, Decoding
+
+C = TypeVar("C", bound=Carry)
+
+
+class Sampler(abc.ABC, Generic[C]):
+    """Base of all samplers, which are frozen dataclasses of their settings: hashable, so that equal ones share a program."""
+
+    is_autoregressive: ClassVar[bool] = False
+    length_field: ClassVar[str] = "gen_length"  # the setting that holds the length of the response
+    prefills: ClassVar[bool] = False  # has something to run before the first step
+    cache: Literal["prefix", "dual"] | None = None  # reuses keys and values, approximately
+
+    @property
+    def response_length(self) -> int:
+        """Positions of the response, unless the last block makes it longer (`response_mask`)."""
+        return getattr(self, self.length_field)
+
+    @classmethod
+    def settings(cls) -> tuple[str, ...]:
+        """The names of its fields."""
+        return tuple(field.name for field in dataclasses.fields(cls))  # pyright: ignore[reportArgumentType]
+
+    @abc.abstractmethod
+    def check(self, config: ModelConfig) -> None:
+        """Raise a JaxsinkError if the settings are wrong, or wrong for this model."""
+
+    @abc.abstractmethod
+    def total_steps(self, masks: int) -> int:
+        """The most steps that a run takes in which no sequence has more than `masks` masks to fill."""
+
+    @abc.abstractmethod
+    def init(self, run: Decoding, tokens: Int[Array, "B S"]) -> C:
+        """The carry before the first step."""
+
+    def prefill(self, run: Decoding, carry: C) -> C:
+        """What runs once before the first step."""
+        return carry
+
+    @abc.abstractmethod
+    def step(self, run: Decoding, carry: C, *, record: bool) -> tuple[C, tuple[PyTree, ...]]:
+        """One step: the next carry, and one record per recorder of the spec (none unless `record`)."""
+
+    def log_prob(self, carry: C) -> Float[Array, "B S"] | None:
+        """Of the tokens that were written, if the sampler knows it."""
+        return None
+
+    @property
+    def ends_at_eos(self) -> bool:
+        """A text is over at its first end token."""
+        return True
+
+    def response_mask(
+        self, config: ModelConfig, prompt_lengths: Int[np.ndarray, " B"], padded: bool
+    ) -> Bool[np.ndarray, "B R"]:
+        """The positions of the response that exist. padded: as wide as any prompt could need."""
+        return np.ones((len(prompt_lengths), self.response_length), bool)
+
+    def widest_response(self, config: ModelConfig) -> int:
+        """Positions of a response in a padded batch, whatever the prompts."""
+        return self.response_mask(config, np.ones(1, int), padded=True).shape[1]
+
+    def blank_id(self, config: ModelConfig) -> int:
+        """What stands in the response before it is written."""
+        return filler_id(config)
+
+    @abc.abstractmethod
+    def window(self, config: ModelConfig) -> int:
+        """Positions whose logits a step computes."""
+
+    def queries_per_step(self, length: int) -> float:
+        """Tokens of a sequence of this length that run in a step, on average."""
+        return float(length)
+
+    @property
+    def passes(self) -> int:
+        """Times that the layers run in a step."""
+        return 1
+
+    def with_length(self, length: int) -> Self:
+        """The sampler for a response of another length."""
+        return self.with_settings({self.length_field: length})
+
+    def with_settings(self, changes: Mapping[str, object]) -> Self:
+        """The sampler with these settings changed."""
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+    def with_whole_map(self) -> Self:
+        """The sampler that records the attention of all queries so far, where a step has only the newest one."""
+        return self
+
+
+def filler_id(config: ModelConfig) -> int:
+    """What stands where a sequence has ended."""
+    return config.pad_id if config.pad_id is not None else (config.eos_ids or (0,))[0]
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise JaxsinkError(message)
+
+
+def check_threshold(name: str, threshold: float | None) -> None:
+    require(threshold is None or 0 <= threshold <= 1, f"{name}: threshold must lie in [0, 1], and is {threshold}.")
+
+
+def check_filters(name: str, temperature: float, top_p: float | None, top_k: int | None) -> None:
+    require(temperature >= 0, f"{name}: temperature must not be negative, and is {temperature}.")
+    require(top_p is None or 0 < top_p <= 1, f"{name}: top_p must lie in (0, 1], and is {top_p}.")
+    require(top_k is None or top_k >= 0, f"{name}: top_k must not be negative, and is {top_k}.")

@@ -1,0 +1,78 @@
+"""Fast-dLLM's caches: a full pass when a block begins; from then on only the block runs ("dual"), or the block and all that
+follows ("prefix"), on the keys and values that the full pass left behind."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float, Int, PyTree, Shaped
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.nn.batch import Batch
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.transformer import Cache, empty_cache
+from jaxsink.recording.recorders import Recorder
+
+if TYPE_CHECKING:
+    from jaxsink.sampling.diffusion import DiffusionCarry, DiffusionSampler, Window
+    from jaxsink.sampling.run import Decoding
+
+
+def partial_queries(config: ModelConfig, sampler: DiffusionSampler) -> int:
+    """How many tokens run while a block is decoded."""
+    return sampler.window(config) if sampler.cache == "dual" else sampler.response_length
+
+
+def empty_block_cache(run: Decoding, sampler: DiffusionSampler, batch: int, length: int) -> Cache:
+    """With room for the queries of the last block, which may run over the end of the sequence."""
+    room = partial_queries(run.config, sampler) - sampler.window(run.config)
+    return empty_cache(run.model, batch, length + room)
+
+
+def cached_pass(
+    run: Decoding,
+    sampler: DiffusionSampler,
+    carry: DiffusionCarry,
+    window: Window,
+    drop: Shaped[Array, "L B H S"] | None,
+    recorders: tuple[Recorder, ...],
+) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...], Cache]:
+    """(logits of the window, records, the cache with what ran)."""
+    assert carry.cache is not None
+    length = carry.tokens.shape[1]
+    room = carry.cache.length - length
+    batch = Batch.make(run.config, carry.tokens, run.inputs.mask, prompt=run.inputs.prompt, done=carry.done)
+    if room:
+        widen = lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room)])  # noqa: E731
+        batch = batch._replace(**{name: widen(getattr(batch, name)) for name in ("tokens", "mask", "kind", "counted")})
+        drop = None if drop is None else widen(drop)
+        recorders = tuple(recorder.of_first_keys(length) for recorder in recorders)
+
+    def over(start: Int[Array, ""] | int, queries: int) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...], Cache]:
+        outputs = head_queries(run.config, window.position - start, 0, queries)
+        part = batch._replace(outputs=outputs, start=start, queries=queries)
+        out = run.model(part, cache=carry.cache, drop=drop, recorders=recorders, execution=run.spec.execution)
+        assert out.logits is not None and out.cache is not None
+        return out.logits, out.record, out.cache
+
+    whole = partial(over, 0, length)
+    block_only = partial(over, window.position[0, 0], partial_queries(run.config, sampler))
+    if jax.eval_shape(whole)[1] != jax.eval_shape(block_only)[1]:
+        raise JaxsinkError(
+            "with a cache only some of the tokens run, so only records summed over queries can be kept: received(), "
+            "or a reduction of it, but not maps()."
+        )
+    return lax.cond(window.block_step[0] == 0, whole, block_only)
+
+
+def head_queries(
+    config: ModelConfig, position: Int[Array, "B W"], first: Int[Array, "B 1"] | int, count: int
+) -> Int[Array, "B W"]:
+    """The queries that predict these positions. Dream's logits for a position stand one to its left."""
+    if config.shift_logits:
+        position = jnp.maximum(position - 1, first)
+    return jnp.clip(position, 0, count - 1)

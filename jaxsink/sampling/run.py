@@ -1,0 +1,159 @@
+"""What every sampler's loop shares: the run's inputs, its static spec, and the carry that goes from step to step.
+
+Each field of `RunInputs` and `Carry` declares once where its batch and head axes are (parallel/axes.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import Mesh
+from jaxtyping import Bool, Float, Int, PyTree, Shaped
+
+from jaxsink.nn.batch import Execution
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.sharding import keep_layout
+from jaxsink.nn.transformer import Cache, Transformer
+from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
+from jaxsink.recording.spec import RecordSpec, packed, zeros_like_shapes
+from jaxsink.sampling.interventions import Intervention, Previous, effect, no_effect
+from jaxsink.sampling.rng import INTERVENE, Draws, step_keys
+
+EditLogits = Callable[[Int[Array, ""], Float[Array, "B W V"], Int[Array, "B W"]], Float[Array, "B W V"]]
+EditTokens = Callable[[Int[Array, ""], Int[Array, "B S"]], Int[Array, "B S"]]
+
+
+class RunSpec(NamedTuple):
+    """Static: a change here compiles another program."""
+
+    record: RecordSpec
+    intervene: Intervention | None
+    prompt_length: int
+    total_steps: int
+    execution: Execution
+    infill: bool = False  # masks stand in the prompt, so the window is the whole canvas
+    edit_logits: EditLogits | None = None
+    edit_tokens: EditTokens | None = None
+    forced: bool = False  # tokens that stand in the response are written as they are (autoregressive)
+
+    @property
+    def mesh(self) -> Mesh | None:
+        return self.execution.mesh
+
+
+@pytree_dataclass
+class RunInputs:
+    """What stays the same in all steps."""
+
+    mask: Bool[Array, "B S"] = axes()  # True = real token
+    prompt: Bool[Array, "B S"] = axes()  # True = given by the caller, and not a mask to fill
+    draws: Draws = axes()
+    policy: Int[Array, " B"] | None = axes()  # which of an intervention's policies each sequence follows
+
+
+class Decoding(NamedTuple):
+    """A model that writes one batch: everything that a step works with, besides the carry."""
+
+    model: Transformer
+    inputs: RunInputs
+    spec: RunSpec
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+
+@pytree_dataclass
+class Carry:
+    """What changes from step to step, in every sampler."""
+
+    step: Int[Array, ""] = axes(batch=None)
+    tokens: Int[Array, "B S"] = axes()
+    committed_at: Int[Array, "B S"] = axes()  # -1 = given, or not yet
+    done: Bool[Array, " B"] = axes()
+    steps: Int[Array, " B"] = axes()  # steps that each sequence has taken
+    seen: PyTree[Shaped[Array, "L B ..."]] = axes(1, 2)  # what the intervention reads of the last step
+    drop: Shaped[Array, "L B H S"] | None = axes(1, 2)  # what the intervention returned for the last step
+
+    def caches(self) -> tuple[Cache | None, ...]:
+        """Keys and values that it holds."""
+        return ()
+
+    def replace(self: C, **changes: PyTree) -> C:
+        return dataclasses.replace(self, **changes)
+
+
+C = TypeVar("C", bound=Carry)
+
+
+class Step(Protocol[C]):
+    """One step: (carry, one record per recorder if `record`, else nothing)."""
+
+    def __call__(self, carry: C, *, record: bool) -> tuple[C, tuple[PyTree, ...]]: ...
+
+
+def run_steps(step: Step[C], carry: C, spec: RunSpec, chunk: int) -> tuple[C, tuple[PyTree, ...]]:
+    """Run steps until the chunk, the run or every sequence is finished: (carry, records by recorded step)."""
+    plan = spec.record
+    shapes = jax.eval_shape(lambda c: step(c, record=True)[1], carry)
+    buffers = packed(keep_layout(zeros_like_shapes(shapes, lead=plan.recorded(chunk)), spec.mesh, 2, 3), front=3)
+    first = carry.step
+
+    def unfinished(state: tuple[C, PyTree]) -> Bool[Array, ""]:
+        carry, _ = state
+        return (carry.step < jnp.minimum(first + chunk, spec.total_steps)) & ~carry.done.all()
+
+    def recorded(carry: C, buffers: PyTree) -> tuple[C, PyTree]:
+        index = (carry.step - first) // plan.every
+        carry, values = step(carry, record=True)
+        put = lambda buffer, value: lax.dynamic_update_index_in_dim(buffer, value, index, 0)  # noqa: E731
+        return carry, jax.tree.map(put, buffers, packed(values))
+
+    def unrecorded(carry: C, buffers: PyTree) -> tuple[C, PyTree]:
+        return step(carry, record=False)[0], buffers
+
+    def body(state: tuple[C, PyTree]) -> tuple[C, PyTree]:
+        carry, buffers = state
+        if plan.every == 1 or not plan.recorders:
+            return recorded(carry, buffers)
+        return lax.cond(carry.step % plan.every == 0, recorded, unrecorded, carry, buffers)
+
+    carry, buffers = lax.while_loop(unfinished, body, (carry, buffers))
+    records = jax.tree.map(lambda b, s: b.reshape(len(b), *s.shape), buffers, shapes)
+    return constrain(carry, spec.mesh), keep_layout(records, spec.mesh, 2, 3)
+
+
+def next_drop(run: Decoding, carry: Carry, mask: Bool[Array, "B S"]) -> Shaped[Array, "L B H S"] | None:
+    """What the intervention hides in this step; `mask`: the tokens that were there in the step before."""
+    if run.spec.intervene is None:
+        return None
+    wanted = run.spec.intervene(previous_step(run, carry, mask))
+    return effect(wanted, mask[None, :, None, :] & (carry.step > 0))
+
+
+def first_drop(run: Decoding, carry: Carry) -> Shaped[Array, "L B H S"] | None:
+    """No effect, of the kind that the intervention returns: `Carry.drop` before the first step."""
+    if run.spec.intervene is None:
+        return None
+    batch, length = carry.tokens.shape
+    carry = carry.replace(drop=jnp.zeros((run.config.layers, batch, run.config.heads, length), bool))
+    return no_effect(run.spec.intervene, previous_step(run, carry, run.inputs.mask))
+
+
+def previous_step(run: Decoding, carry: Carry, mask: Bool[Array, "B S"]) -> Previous:
+    assert carry.drop is not None
+    return Previous(
+        record=jax.tree.unflatten(run.spec.record.needs_treedef, carry.seen),
+        step=carry.step,
+        tokens=carry.tokens,
+        mask=mask,
+        prompt=run.inputs.prompt,
+        keys=step_keys(run.inputs.draws.keys, INTERVENE, carry.step),
+        drop=carry.drop,
+        policy=run.inputs.policy,
+    )

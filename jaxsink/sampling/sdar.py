@@ -1,0 +1,87 @@
+"""SDAR's sampler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from jaxsink.nn.config import ModelConfig
+from jaxsink.sampling.base import check_filters, check_threshold, require
+from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
+from jaxsink.sampling.confidence import choose_token, commit_best, probability, shape_logits, sure_of, token_noise
+from jaxsink.sampling.diffusion import DiffusionSampler
+from jaxsink.sampling.rng import Draws
+
+
+@dataclass(frozen=True)
+class SDARSampler(DiffusionSampler):
+    """SDAR's generation: blocks of the model's own length, counted from the first token of the prompt.
+
+    A step commits every position surer than `threshold` if these are at least its quota, else its quota of the surest.
+    threshold=None always commits the quota. steps_per_block defaults to the block length. The last block is always a
+    whole one, so a response may exceed gen_length by less than a block. stop_at_eos: a sequence that has an eos in
+    its response when a block is full is finished, and its rest is eos.
+    """
+
+    stop_rule = "any"
+
+    gen_length: int = 128
+    steps_per_block: int | None = None
+    threshold: float | None = 0.9
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_at_eos: bool = False
+
+    @property
+    def adaptive(self) -> bool:
+        return True
+
+    def check(self, config: ModelConfig) -> None:
+        require(config.block_length is not None, f"SDARSampler: a {config.family} model is not block-causal.")
+        steps = self.steps_per_block
+        fits = steps is None or (config.block_length is not None and 0 < steps <= config.block_length)
+        require(fits, f"SDARSampler: steps_per_block must lie between 1 and the block length, and is {steps}.")
+        require(self.gen_length > 0, "SDARSampler: gen_length must be positive.")
+        require(not self.stop_at_eos or bool(config.eos_ids), "SDARSampler: stop_at_eos needs a model with an eos id.")
+        check_threshold("SDARSampler", self.threshold)
+        check_filters("SDARSampler", self.temperature, self.top_p, self.top_k)
+
+    def total_steps(self, masks: int) -> int:
+        return masks
+
+    def response_mask(
+        self, config: ModelConfig, prompt_lengths: Int[np.ndarray, " B"], padded: bool
+    ) -> Bool[np.ndarray, "B R"]:
+        assert config.block_length is not None
+        length = self.gen_length + -(prompt_lengths + self.gen_length) % config.block_length
+        widest = self.gen_length + config.block_length - 1 if padded else int(length.max())
+        return np.arange(widest) < length[:, None]
+
+    def window(self, config: ModelConfig) -> int:
+        assert config.block_length is not None
+        return config.block_length
+
+    def block(self, config: ModelConfig, canvas: Canvas) -> Block:
+        assert config.block_length is not None
+        number = (jnp.argmax(canvas.masked, axis=1) - canvas.first) // config.block_length
+        begin = canvas.first + number * config.block_length
+        return Block(number, begin, jnp.minimum(begin + config.block_length, canvas.tokens.shape[1]))
+
+    def decide(self, config: ModelConfig, logits: Float[Array, "B W V"], window: Window, draws: Draws) -> Commit:
+        assert config.mask_id is not None and config.block_length is not None
+        shaped = shape_logits(logits, self.temperature, self.top_p, self.top_k, k_first=True)
+        noise = token_noise(draws, window, logits.shape[-1]) if self.temperature > 0 else None
+        choice = choose_token(shaped, logits, config.mask_id, noise)
+        confidence = choice.order(sure_of(shaped, choice.token))
+        steps = self.steps_per_block or config.block_length
+        quota = config.block_length // steps + (window.block_step < config.block_length % steps)
+        best = commit_best(confidence, window.eligible, quota)
+        if self.threshold is None:
+            return Commit(choice.token, best)
+        sure = window.eligible & ~choice.waits & (probability(confidence) > self.threshold)
+        return Commit(choice.token, jnp.where((sure.sum(axis=1) >= quota)[:, None], sure, best))

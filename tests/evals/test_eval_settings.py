@@ -1,0 +1,191 @@
+"""Settings as data: the published numbers, names, hashes and manifests; and the prompts they make."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from random import Random
+
+import pytest
+
+from jaxsink import ARSampler, DreamSampler, LLaDASampler
+from jaxsink.errors import JaxsinkError
+from jaxsink.evals.settings import SETTINGS, EvalSetting, Shots, get_setting
+from jaxsink.tasks.benchmarks import Example
+from jaxsink.tasks.prompts import prompt_texts, shot_answer, shot_indices
+from jaxsink.tasks.score import score
+from jaxsink.text import chat
+
+ANSWER = "She has 3 + 4 = <<3+4=7>>7 eggs.\n#### 7"
+QUESTION = Example("gsm8k", "test", 2, "gsm8k/test/2", "How many {eggs}?", ANSWER)
+TRAIN = [Example("gsm8k", "train", n, f"gsm8k/train/{n}", f"Question {n}?", ANSWER) for n in range(7400)]
+FUNCTION = Example(
+    "humaneval",
+    "test",
+    0,
+    "HumanEval/0",
+    "def add(a, b):\n    '''Sum.'''\n",
+    "    return a + b\n",
+    "def add(a, b):\n    '''Sum.'''\n",
+    "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+    "add",
+)
+SAMPLERS = {
+    "llada-8b-instruct/gsm8k/study": LLaDASampler(256, 256, 32),
+    "llada-8b-instruct/gsm8k/block-8": LLaDASampler(256, 256, 8),
+    "llada-8b-instruct/gsm8k/one-block": LLaDASampler(512, 512, 512, confidence_eos_eot_inf=True),
+    "llada-8b-instruct/humaneval/study": LLaDASampler(512, 512, 32),
+    "llada-8b-instruct/humaneval/one-block": LLaDASampler(512, 512, 512, logits_eos_inf=True),
+    "dream-7b-instruct/gsm8k/study": DreamSampler(256, 256, "entropy", temperature=0.1, top_p=0.9),
+    "dream-7b-instruct/humaneval/study": DreamSampler(768, 768, "entropy", temperature=0.1, top_p=0.9),
+    "mmada-8b-mixcot/gsm8k/study": LLaDASampler(256, 256, 64, text_only=True),
+    "mmada-8b-mixcot/humaneval/study": LLaDASampler(512, 512, 64, text_only=True),
+    "llama-3.1-8b-instruct/gsm8k/study": ARSampler(1024),
+    "llama-3.1-8b-instruct/humaneval/study": ARSampler(1024),
+    "smollm2-135m-instruct/gsm8k/small": ARSampler(256),
+    "smollm2-135m-instruct/humaneval/small": ARSampler(256),
+}
+REPORTED = {  # per cent; "study" is Table 1 without masking
+    "dream-7b-instruct/gsm8k/study": 82,
+    "llada-8b-instruct/gsm8k/study": 76,
+    "mmada-8b-mixcot/gsm8k/study": 54,
+    "llama-3.1-8b-instruct/gsm8k/study": 85,
+    "dream-7b-instruct/humaneval/study": 60,
+    "llada-8b-instruct/humaneval/study": 37,
+    "mmada-8b-mixcot/humaneval/study": 16,
+    "llama-3.1-8b-instruct/humaneval/study": 66,
+    "llada-8b-instruct/gsm8k/block-8": 78.6,
+    "llada-8b-instruct/gsm8k/one-block": 69.4,
+    "llada-8b-instruct/humaneval/one-block": 49.4,
+}
+
+
+def test_every_setting_decodes_as_published() -> None:
+    assert {name: setting.sampler() for name, setting in SETTINGS.items()} == SAMPLERS
+    assert {name: s.reported for name, s in SETTINGS.items() if s.reported is not None} == REPORTED
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda s: s.name)
+def test_settings_are_data(setting: EvalSetting) -> None:
+    again = EvalSetting.from_dict(json.loads(json.dumps(setting.to_dict())))
+    assert again == setting and hash(again) == hash(setting) and again.digest == setting.digest
+    model, benchmark, _ = setting.name.split("/")
+    assert (setting.model.lower(), setting.benchmark) == (model, benchmark)
+    assert get_setting(setting.name) is setting and setting.basis and setting.template in chat.TEMPLATES
+    changed = dataclasses.replace(setting, question=setting.question + " ")
+    assert changed.digest != setting.digest
+
+
+def test_digests_tell_settings_apart() -> None:
+    assert len({setting.digest for setting in SETTINGS.values()}) == len(SETTINGS)
+
+
+def test_unknown_settings_are_explained() -> None:
+    with pytest.raises(
+        JaxsinkError, match=r"unknown evaluation setting 'x'; choose one of llada-8b-instruct/gsm8k/study"
+    ):
+        get_setting("x")
+    for broken in ({}, {"shots": 1}, {**SETTINGS["dream-7b-instruct/gsm8k/study"].to_dict(), "more": 1}):
+        with pytest.raises(JaxsinkError, match="not an evaluation setting"):
+            EvalSetting.from_dict(broken)
+
+
+def test_lladas_prompt() -> None:
+    (text,) = prompt_texts(get_setting("llada-8b-instruct/gsm8k/study"), [QUESTION], TRAIN)
+    user, end = "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"
+    reply = "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    shots = "".join(
+        f"{user}Question: Question {n}?\nLet's think step by step\nAnswer:{end}"
+        f"{reply}She has 3 + 4 = 7 eggs.\nThe answer is 7{end}"
+        for n in (7364, 1708, 669, 6724)
+    )
+    asked = f"{user}Question: How many {{eggs}}?\nLet's think step by step\nAnswer:{end}{reply}"
+    assert text == "<|startoftext|>" + shots + asked
+    (text,) = prompt_texts(get_setting("llada-8b-instruct/humaneval/study"), [FUNCTION])
+    assert text == f"<|startoftext|>{user}Complete the following python code:\n{FUNCTION.question.strip()}{end}{reply}"
+
+
+def test_dreams_prompts() -> None:
+    system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+    (text,) = prompt_texts(get_setting("dream-7b-instruct/gsm8k/study"), [QUESTION])
+    assert text == f"{system}Q: How many {{eggs}}?\nA:<|im_end|>\n<|im_start|>assistant\n"
+    (text,) = prompt_texts(get_setting("dream-7b-instruct/humaneval/study"), [FUNCTION])
+    asked = f"Write a solution to the following problem and make sure that it passes the tests:\n```{FUNCTION.question}"
+    opening = f"Here is the completed function:\n```python\n{FUNCTION.question}\n"
+    assert text == f"{system}{asked}<|im_end|>\n<|im_start|>assistant\n{opening}"
+
+
+def test_mmadas_prompt_has_drawn_shots_in_one_turn() -> None:
+    (text,) = prompt_texts(get_setting("mmada-8b-mixcot/gsm8k/study"), [QUESTION], TRAIN)
+    random = Random(1234)
+    drawn = [random.sample(TRAIN, 5) for _ in range(3)][2]  # the third question's, as lm-eval would draw them
+    shots = "".join(f"Question: {shot.question}\nAnswer: {ANSWER}\n\n" for shot in drawn)
+    start = "<|startoftext|><|start_header_id|>user<|end_header_id|>\nYou should first think"
+    assert text.startswith(start) and text.count("<|start_header_id|>") == 2
+    assert f"answer here\n\n{shots}Question: How many {{eggs}}?\nAnswer:<|eot_id|>" in text
+
+
+def test_llamas_prompts() -> None:
+    (text,) = prompt_texts(get_setting("llama-3.1-8b-instruct/gsm8k/study"), [QUESTION], TRAIN)
+    assert text.count("<|start_header_id|>user") == 9 and text.count("\nThe final answer is 7<|eot_id|>") == 8
+    (text,) = prompt_texts(get_setting("llama-3.1-8b-instruct/humaneval/study"), [FUNCTION])
+    assert text.endswith(
+        "<|end_header_id|>\n\nHere is the completed function:\n```python\n" + FUNCTION.question.rstrip()
+    )
+
+
+def test_prompts_do_not_depend_on_the_other_questions() -> None:
+    setting = get_setting("mmada-8b-mixcot/gsm8k/study")
+    many = [dataclasses.replace(QUESTION, index=n) for n in range(6)]
+    texts = prompt_texts(setting, many, TRAIN)
+    assert len(set(texts)) == 6
+    assert prompt_texts(setting, many[4:5], TRAIN) == texts[4:5]
+    assert prompt_texts(setting, many[::-1], TRAIN) == texts[::-1]
+    assert prompt_texts(setting, [], TRAIN) == []
+
+
+def test_text_without_a_template() -> None:
+    plain = dataclasses.replace(
+        get_setting("smollm2-135m-instruct/humaneval/small"), template=None, question="{question}", opening=""
+    )
+    assert prompt_texts(plain, [FUNCTION]) == [FUNCTION.question]
+    turns = dataclasses.replace(plain, benchmark="gsm8k", shots=Shots(indices=(0,), turns=True))
+    with pytest.raises(JaxsinkError, match="no chat template"):
+        prompt_texts(turns, [QUESTION], TRAIN)
+
+
+def test_missing_shots_and_foreign_questions_are_named() -> None:
+    with pytest.raises(JaxsinkError, match=r"needs 7,365 training questions for its shots, and 10 are given"):
+        prompt_texts(get_setting("llada-8b-instruct/gsm8k/study"), [QUESTION], TRAIN[:10])
+    with pytest.raises(JaxsinkError, match="needs 5 training questions"):
+        prompt_texts(get_setting("mmada-8b-mixcot/gsm8k/study"), [QUESTION])
+    with pytest.raises(JaxsinkError, match="is for gsm8k, and HumanEval/0 is of another"):
+        prompt_texts(get_setting("dream-7b-instruct/gsm8k/study"), [QUESTION, FUNCTION])
+
+
+def test_shots_are_worded_as_the_setting_says() -> None:
+    assert shot_answer(ANSWER, "####") == ANSWER
+    assert shot_answer(ANSWER, "the answer is") == "She has 3 + 4 = 7 eggs.\nThe answer is 7"
+    assert shot_indices(Shots(), 0, 2) == [(), ()]
+    assert shot_indices(Shots(indices=(3, 1)), 4, 2) == [(3, 1), (3, 1)]
+
+
+def test_scores_follow_the_setting() -> None:
+    setting = get_setting("dream-7b-instruct/gsm8k/study")
+    text = "It is 5 and 2. The answer is 7. Q: What is 8? A: 9"
+    found = score(setting, QUESTION, text)
+    assert (found.correct, found.strict, found.flexible, found.found) == (True, True, True, "7.")
+    found = score(setting, QUESTION, "7 is it")
+    assert (found.correct, found.strict, found.flexible) == (True, False, True)
+    strict = dataclasses.replace(setting, flexible=False)
+    assert not score(strict, QUESTION, "7 is it").correct and score(strict, QUESTION, text).correct
+
+
+def test_programs_are_scored_only_with_leave() -> None:
+    setting = get_setting("smollm2-135m-instruct/humaneval/small")
+    with pytest.raises(JaxsinkError, match="not run without leave"):
+        score(setting, FUNCTION, FUNCTION.answer)
+    right = score(setting, FUNCTION, "    return a + b\n```\nDone.", allow_code_execution=True)
+    wrong = score(setting, FUNCTION, "    return a - b\n```", allow_code_execution=True)
+    assert (right.correct, right.found) == (True, "passed")
+    assert (wrong.correct, wrong.found) == (False, "failed: AssertionError")

@@ -1,0 +1,433 @@
+"""The evaluation engine on random models: answers and sink counts are those of single runs, whatever the batch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from support.miniatures import random_model
+
+import jaxsink
+from jaxsink.cli.evaluate import add_parser
+from jaxsink.errors import JaxsinkError
+from jaxsink.evals import engine
+from jaxsink.evals.conditions import comparisons, conditions
+from jaxsink.evals.engine import Evaluation, batches, evaluate
+from jaxsink.evals.manifest import fingerprint
+from jaxsink.evals.results import LineFile, read_results
+from jaxsink.evals.settings import get_setting
+from jaxsink.evals.summary import summarise
+from jaxsink.parallel import make_mesh, shard
+from jaxsink.runs.stopping import StoppedError
+from jaxsink.sinks import MaskSinks
+from jaxsink.study.statistics import mcnemar, wilson
+from jaxsink.tasks.benchmarks import Example
+from jaxsink.tasks.exam import Exam, benchmark_exam, choose, task_exam
+from jaxsink.tasks.vocabulary import tokenizer
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+SHORT = {
+    "mini-llada": {"gen_length": 8, "steps": 8, "block_length": 4},
+    "mini-dream": {"max_new_tokens": 8, "steps": 8, "temperature": 0.7},
+    "mini-llama": {"max_new_tokens": 8, "temperature": 0.7},
+}
+CONDITIONS = conditions((0, 2), ("top", "random"))
+LENGTHS = (27, 28, 18, 26, 22)
+EPS = 0.5
+
+
+def short_exam(name: str, model: jaxsink.Model, count: int = 5) -> Exam:
+    """Problems with prompts of set lengths, so that there are two buckets of three and two; eight tokens each."""
+    exam = task_exam(model.config, list(range(count)))
+    asked = [replace(q, prompt=(q.prompt * 3)[:length]) for q, length in zip(exam.questions, LENGTHS, strict=False)]
+    return replace(exam, questions=tuple(asked), sampler=replace(exam.sampler, **SHORT[name]), bucket=8)
+
+
+def evaluation(name: str, folder: Path, **options: Any) -> Evaluation:
+    model = random_model(name)
+    options = {"eps": EPS, "rows": 6, **options}
+    return Evaluation(model, short_exam(name, model), CONDITIONS, folder, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """An evaluation in one go."""
+    folder = tmp_path_factory.mktemp("whole")
+    evaluate(evaluation("mini-llada", folder, seed=3))
+    return folder
+
+
+def again(folder: Path, **options: Any) -> Evaluation:
+    return evaluation("mini-llada", folder, **{"seed": 3, **options})
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return list(read_results(folder).values())
+
+
+def slow_counts(out: jaxsink.Generation, mask_id: int | None) -> dict[str, Any]:
+    """The sinks of a run of one row with a full record [T,L,1,H,S], by loops."""
+    scores = np.asarray(out.record)[:, :, 0]
+    tokens, written, mask, steps = (np.asarray(x)[0] for x in (out.tokens, out.committed_at, out.mask, out.steps))
+    start = int(np.flatnonzero(mask)[0])
+    found: dict[str, Any] = {"maps": 0, "total": 0, "first": 0, "layers": [0] * scores.shape[1]}
+    at, places = Counter(), Counter()
+    for step in range(steps):
+        there = [p for p in np.flatnonzero(mask) if mask_id is not None or p < out.prompt_length + step]
+        canvas = {p: mask_id if mask_id is not None and written[p] >= step else tokens[p] for p in there}
+        places.update(str(canvas[p]) for p in there)
+        for layer in range(scores.shape[1]):
+            for row in scores[step, layer]:
+                found["maps"] += 1
+                for p in there:
+                    others = [row[other] for other in there if other != p]
+                    if row[p] > np.mean(others) + EPS:
+                        found["total"] += 1
+                        found["first"] += p == start
+                        found["layers"][layer] += 1
+                        at[str(canvas[p])] += 1
+    return {**found, "tokens": dict(at), "places": dict(places)}
+
+
+@pytest.mark.parametrize(("name", "checked"), [("mini-llada", (1, 4)), ("mini-dream", (4,)), ("mini-llama", (4,))])
+def test_lines_are_those_of_single_runs(name: str, checked: tuple[int, ...], tmp_path: Path) -> None:
+    """Text, score and steps of every question and condition alone; sinks by loops over the full record."""
+    run = evaluation(name, tmp_path, seed=5)
+    evaluate(run)
+    lines = read_results(tmp_path)
+    assert set(lines) == {(n, label) for n in range(5) for label in CONDITIONS}
+    sampler = run.exam.sampler
+    if name == "mini-llama":
+        sampler = replace(sampler, whole_map=True)
+    for question in (run.exam.questions[number] for number in checked):
+        for label, policy in CONDITIONS.items():
+            out = jaxsink.generate(
+                run.model,
+                [list(question.prompt)],
+                sampler,
+                record=jaxsink.record.received(),
+                intervene=policy,
+                seed=5 + question.index,
+                pad_to=32,
+            )
+            response = np.asarray(out.response)[0].tolist()
+            ends = [n for n, token in enumerate(response) if token in run.config.eos_ids]
+            text = tokenizer().decode(response[: ends[0] if ends else None])
+            line = lines[question.index, label]
+            assert line["text"] == text and line["task_id"] == question.task_id
+            assert line["correct"] == question.grade(text).correct and line["found"] == question.grade(text).found
+            assert line["steps"] == int(np.asarray(out.steps)[0])
+            sinks = slow_counts(out, run.config.mask_id if name != "mini-llama" else None)
+            assert line["sinks"] == sinks and sinks["total"] > 0
+    assert len({line["text"] for line in lines.values()}) > 5  # the conditions do something
+
+
+@pytest.mark.parametrize(
+    "place",
+    [{"rows": 1}, {"rows": 100}, {"devices": 2}, {"devices": 8}, {"mesh": (2, 2)}],
+    ids=str,
+)
+def test_rows_and_devices_change_nothing(place: dict[str, Any], whole: Path, tmp_path: Path) -> None:
+    run = again(tmp_path, rows=place.get("rows", 6))
+    if "devices" in place:
+        run = replace(run, devices=jax.devices()[: place["devices"]])
+    if "mesh" in place:
+        data, weights = place["mesh"]
+        run = replace(run, model=shard(run.model, make_mesh(data, weights, jax.devices()[: data * weights])))
+    evaluate(run)
+    assert lines_of(tmp_path) == lines_of(whole)
+
+
+def test_a_bucket_has_one_shape(tmp_path: Path) -> None:
+    """Also the last batch, and also when only few questions are left."""
+    run = replace(again(tmp_path, rows=7), devices=jax.devices()[:2])
+    found = list(batches(run, set()))
+    everything = [(n, label) for n in range(5) for label in CONDITIONS]
+    assert sorted((q.index, label) for batch in found for q, label in batch.asked) == sorted(everything)
+    shapes = {batch.width: len(batch.filled) for batch in found}
+    assert shapes == {32: 6, 24: 6}  # nine and six sequences, two devices
+    for batch in found:
+        assert len(batch.filled) == shapes[batch.width] and set(batch.filled) == set(batch.asked)
+        assert all(batch.width - 8 < len(q.prompt) <= batch.width for q, _ in batch.asked)
+    assert [batch.width for batch in found] == sorted((batch.width for batch in found), reverse=True)
+    done = set(everything) - {(4, "K = 0"), (4, "K = 2, random")}
+    (last,) = batches(run, done)
+    assert [(q.index, label) for q, label in last.asked] == [(4, "K = 0"), (4, "K = 2, random")]
+    assert len(last.filled) == shapes[last.width] and last.first
+
+
+def asked_by(monkeypatch) -> list[int]:
+    """The seeds of the rows that are generated from here on."""
+    seeds, real = [], engine.generate
+
+    def generate(*args: Any, **options: Any) -> Any:
+        seeds.extend(options["seed"])
+        return real(*args, **options)
+
+    monkeypatch.setattr(engine, "generate", generate)
+    return seeds
+
+
+def test_a_torn_line_is_cut_and_nothing_finished_is_asked_again(whole: Path, tmp_path: Path, monkeypatch) -> None:
+    for path in whole.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    results = tmp_path / "results-0001.jsonl"
+    kept = results.read_bytes().splitlines(keepends=True)
+    results.write_bytes(b"".join(kept[:10]) + kept[10][:40])  # three questions, a condition of the fourth, a torn line
+    finished = {line["index"] for line in map(json.loads, kept[:9])}
+    seeds = asked_by(monkeypatch)
+    evaluate(again(tmp_path, rows=1))
+    assert {seed - 3 for seed in seeds} == set(range(5)) - finished and len(finished) == 3
+    assert len(results.read_bytes().splitlines()) == len(kept)
+    assert lines_of(tmp_path) == lines_of(whole)
+    seeds.clear()
+    evaluate(again(tmp_path))
+    assert not seeds
+
+
+def test_a_damaged_line_is_named(whole: Path, tmp_path: Path) -> None:
+    for path in whole.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    lines = (tmp_path / "results-0001.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "results-0001.jsonl").write_bytes(lines[0] + lines[1][:50] + b"\n" + lines[2])
+    with pytest.raises(JaxsinkError, match=r"line 2 of .*results-0001.jsonl is damaged"):
+        evaluate(again(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 4}, "another seed (3, not 4)"),
+        ({"eps": None}, "another ε for sinks (0.5, not None)"),
+        ({"conditions": {"K = 0": None}}, "another conditions (K = 2, top differs)"),
+        ({"model": random_model("mini-dream")}, "another model (fingerprint differs)"),
+        ({"exam": short_exam("mini-llada", random_model("mini-llada"), 3)}, "(questions 5, not 3)"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_foreign_manifest_is_refused(change: dict[str, Any], message: str, whole: Path) -> None:
+    before = {path.name: path.read_bytes() for path in whole.iterdir()}
+    with pytest.raises(JaxsinkError) as caught:
+        evaluate(replace(again(whole), **change))
+    assert message in str(caught.value) and "choose another --out" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
+
+
+def test_a_file_has_one_writer(whole: Path) -> None:
+    path = whole / "results-0001.jsonl"
+    with LineFile(path), pytest.raises(JaxsinkError, match="another process is writing"):
+        LineFile(path).__enter__()
+
+
+def test_fingerprints_tell_weights_apart_and_not_places() -> None:
+    model = random_model("mini-llada")
+    leaves, treedef = jax.tree.flatten(model)
+    assert fingerprint(shard(model, make_mesh(2, 2, jax.devices()[:4]))) == fingerprint(model)
+    for leaf in (leaves[0].at[(0,) * leaves[0].ndim].add(1e-6), leaves[0][::-1], leaves[0].astype("bfloat16")):
+        assert fingerprint(jax.tree.unflatten(treedef, [leaf, *leaves[1:]])) != fingerprint(model)
+
+
+def test_shards_add_up(whole: Path, tmp_path: Path, monkeypatch) -> None:
+    seeds = asked_by(monkeypatch)
+    evaluate(again(tmp_path, rows=1, shard=(2, 3)))
+    assert {seed - 3 for seed in seeds} == {1, 4}
+    assert not (tmp_path / "results-0001.jsonl").exists()
+    partly = summarise(tmp_path, str)
+    assert partly["finished"] == 2 and partly["questions"] == 5
+    for number, own in ((1, {0, 3}), (3, {2})):
+        seeds.clear()
+        evaluate(again(tmp_path, rows=1, shard=(number, 3)))
+        assert {seed - 3 for seed in seeds} == own
+    assert lines_of(tmp_path) == lines_of(whole)
+    assert without_speed(summarise(tmp_path, str)) == without_speed(summarise(whole, str))
+    seeds.clear()
+    evaluate(again(tmp_path, shard=(1, 2)))  # other shards find everything done
+    assert not seeds
+
+
+def without_speed(results: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in results.items() if key != "throughput"}
+
+
+def test_summary_by_hand_and_in_any_order(whole: Path, tmp_path: Path) -> None:
+    """Made-up scores, so that the tests have something to find; the lines shuffled."""
+    lines, chance = lines_of(whole), random.Random(1)
+    for line in lines:
+        line["correct"] = chance.random() < (0.9 if line["condition"] == "K = 0" else 0.4)
+    for folder, order in ((tmp_path / "a", lines), (tmp_path / "b", chance.sample(lines, len(lines)))):
+        folder.mkdir()
+        (folder / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
+        (folder / "results-0001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in order))
+    results = summarise(tmp_path / "a", tokenizer().token)
+    assert summarise(tmp_path / "b", tokenizer().token) == results
+    assert json.loads((tmp_path / "a" / "results.json").read_text()) == results
+    right = {label: [line["correct"] for line in lines if line["condition"] == label] for label in CONDITIONS}
+    for line in results["conditions"]:
+        assert (line["accuracy"], line["low"], line["high"]) == wilson(sum(right[line["condition"]]), 5)
+    tests = {(test["condition"], test["against"]): test for test in results["tests"]}
+    assert set(tests) == {("K = 2, top", "K = 0"), ("K = 2, random", "K = 0"), ("K = 2, top", "K = 2, random")}
+    for (one, other), test in tests.items():
+        assert (test["gained"], test["lost"], test["p"]) == mcnemar(right[one], right[other])
+    for label in CONDITIONS:
+        mine = [line["sinks"] for line in lines if line["condition"] == label]
+        tokens, places = (sum((Counter(sinks[name]) for sinks in mine), Counter()) for name in ("tokens", "places"))
+        best = results["sinks"][label]["tokens"][0]
+        token, count = max(tokens.items(), key=lambda item: (item[1], -int(item[0])))
+        assert best["id"] == int(token) and best["token"] == tokenizer().token(int(token))
+        assert best["share"] == pytest.approx(count / sum(tokens.values()))
+        assert best["base"] == pytest.approx(places[token] / sum(places.values()))
+        assert best["lift"] == pytest.approx(best["share"] / best["base"])
+        assert results["sinks"][label]["per_head"] == pytest.approx(
+            sum(sinks["total"] for sinks in mine) / sum(sinks["maps"] for sinks in mine)
+        )
+
+
+def test_stopping_keeps_what_is_finished(whole: Path, tmp_path: Path) -> None:
+    looks = iter([False] * 4 + [True] * 100)  # of the first batch: one while it writes, one per question
+    with pytest.raises(StoppedError):
+        evaluate(again(tmp_path), lambda: next(looks))
+    finished = len(lines_of(tmp_path))
+    assert 0 < finished < len(lines_of(whole))
+    evaluate(again(tmp_path))
+    assert lines_of(tmp_path) == lines_of(whole)
+
+
+def test_weights_are_put_on_the_devices_once(tmp_path: Path, monkeypatch) -> None:
+    run, used = again(tmp_path, devices=jax.devices()[:2]), []
+
+    def stop(model: jaxsink.Model, *_: Any, **__: Any) -> None:
+        used.append(model)
+        raise StoppedError
+
+    monkeypatch.setattr(engine, "generate", stop)
+    for _ in range(2):
+        with pytest.raises(StoppedError):
+            evaluate(run)
+    assert used[0] is used[1]
+    assert all(leaf.sharding.device_set == set(jax.devices()[:2]) for leaf in jax.tree.leaves(used[0]))
+
+
+def test_without_sinks(whole: Path, tmp_path: Path) -> None:
+    evaluate(again(tmp_path, eps=None))
+    assert lines_of(tmp_path) == [{k: v for k, v in line.items() if k != "sinks"} for line in lines_of(whole)]
+    assert summarise(tmp_path, str)["sinks"] == {}
+
+
+def test_a_benchmark_has_both_scores_and_its_published_number(tmp_path: Path) -> None:
+    """GSM8K questions through a setting; the model is random, so an answer is put in its mouth."""
+    setting = replace(
+        get_setting("smollm2-135m-instruct/gsm8k/small"), template=None, options=(("max_new_tokens", 4),), reported=50.0
+    )
+    asked = [
+        Example("gsm8k", "test", n, f"gsm8k/test/{n}", "Mia has 4 apples.", f"She has {answer}.\n#### {answer}")
+        for n, answer in ((4, "7"), (9, "8"))
+    ]
+    model = random_model("mini-llama")
+    exam = benchmark_exam(setting, asked, tokenizer(), model.config)
+    assert [question.index for question in exam.questions] == [4, 9]
+    assert exam.questions[0].prompt == tuple(
+        tokenizer().encode("Question: Mia has 4 apples.\nAnswer:", add_special_tokens=True)
+    )
+    first, second = exam.questions
+    exam = replace(exam, questions=(first, replace(second, grade=lambda _: second.grade("That makes 8"))))
+    evaluate(Evaluation(model, exam, {"K = 0": None}, tmp_path, eps=EPS))
+    lines = read_results(tmp_path)
+    assert {line["task_id"] for line in lines.values()} == {"gsm8k/test/4", "gsm8k/test/9"}
+    right = lines[9, "K = 0"]
+    assert right["correct"] and right["flexible"] and not right["strict"] and right["found"] == "8"
+    results = summarise(tmp_path, tokenizer().token)
+    (line,) = results["conditions"]
+    assert line["reported"] == 50.0 and line["strict"] == 0 and line["flexible"] == line["accuracy"] == 0.5
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["exam"]["digest"] == setting.digest and manifest["exam"]["setting"]["reported"] == 50.0
+    foreign = replace(setting, template="llada")
+    with pytest.raises(JaxsinkError, match="needs the token"):
+        benchmark_exam(foreign, asked, tokenizer(), model.config)
+    with pytest.raises(JaxsinkError, match="is for a diffusion model"):
+        benchmark_exam(replace(setting, decoder="dream"), asked, tokenizer(), model.config)
+
+
+def test_conditions_and_choices() -> None:
+    assert list(conditions((5, 0), ("top", "random"))) == ["K = 0", "K = 5, top", "K = 5, random"]
+    assert conditions((1,), ("bottom",)) == {"K = 1, bottom": MaskSinks(1, select="bottom")}
+    assert comparisons(["K = 1, top", "K = 1, bottom"]) == []
+    for counts, selections in (((), ("top",)), ((1,), ()), ((1,), ("middle",))):
+        with pytest.raises(JaxsinkError):
+            conditions(counts, selections)
+    assert choose(5) == [0, 1, 2, 3, 4] and choose(5, limit=2) == [0, 1]
+    drawn = choose(1000, subset=10, subset_seed=1)
+    assert drawn == sorted(set(drawn)) == choose(1000, subset=10, subset_seed=1) != choose(1000, subset=10)
+    with pytest.raises(JaxsinkError, match="there are 5 questions"):
+        choose(5, subset=6)
+
+
+def command(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    args = parser.parse_args(["evaluate", *words])
+    return args.run(args)
+
+
+def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("JAXSINK_COMPILE_CACHE", "off")
+    model, out = str(tmp_path / "model"), str(tmp_path / "out")
+    jaxsink.save(random_model("mini-llada"), model)
+    words = [model, "task", "--out", out, "--subset", "3", "--k", "0,1", "--select", "top,random"]
+    assert command(*words, "--json", "--devices", "2") == 0
+    output = capsys.readouterr()
+    results = json.loads(output.out)
+    assert results["finished"] == 3 and len(results["conditions"]) == 3 and "questions" in output.err
+    assert results["throughput"]["tokens_per_second"] > 0
+    assert command(*words, "--summary") == 0
+    printed = capsys.readouterr().out
+    assert "K = 1, random" in printed and "questions/s" in printed and "3 of 3 questions" in printed
+    assert without_speed(json.loads((tmp_path / "out" / "results.json").read_text())) == without_speed(results)
+    assert {file.name for file in (tmp_path / "out").glob("table*")} == {
+        "table1.csv",
+        "table2.csv",
+        "tables.json",
+        "tables.md",
+    }
+    with pytest.raises(JaxsinkError, match="another seed"):
+        command(*words, "--seed", "1")
+    with pytest.raises(JaxsinkError, match=r"another ε for sinks \(3\.0, not 0\.5\)"):
+        command(*words, "--eps", "0.5")
+    with pytest.raises(JaxsinkError, match=r"another model .*differs"):
+        command(*words, "--dtype", "bfloat16")
+    for wrong in ("-1", "inf", "nan", "x"):
+        with pytest.raises(SystemExit):
+            command(*words, "--eps", wrong)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["task", "--shard", "5/4"], "--shard takes"),
+        (["task", "--k", "1,x"], "--k takes whole numbers"),
+        (["task", "--select", "best"], "cannot be selected by 'best'"),
+        (["nonsense"], "unknown evaluation setting 'nonsense'"),
+        (["smollm2-135m-instruct/humaneval/small"], "--allow-code-execution"),
+        (["task", "--mesh", "two"], "--mesh takes two numbers"),
+        (["task", "--summary"], "holds no evaluation"),
+    ],
+)
+def test_the_command_refuses_in_one_sentence(words: list[str], message: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("JAXSINK_COMPILE_CACHE", "off")
+    with pytest.raises(JaxsinkError) as caught:
+        command("mini-llama", *words, "--out", str(tmp_path / "out"))
+    assert message in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_task_needs_a_model_that_knows_its_words() -> None:
+    config = random_model("mini-llada").config
+    with pytest.raises(JaxsinkError, match="does not know the words of the built-in task"):
+        task_exam(config.replace(vocab=1000), [0])

@@ -1,0 +1,53 @@
+"""Meshes: where parameters live, and that it makes no difference."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from support.configs import FAMILIES
+from support.models import lively, sequences
+
+import jaxsink
+from jaxsink import JaxsinkError, parallel, preset
+from jaxsink.recording import recorders as record
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (2, 4), (8, 1)])
+@pytest.mark.parametrize("family", ["llada", "dream", "llama3.1", "llada_moe"])
+def test_sharded_weights_give_the_same_numbers(family: str, shape: tuple[int, int]) -> None:
+    config = FAMILIES[family]
+    model, mesh = lively(config), parallel.make_mesh(*shape)
+    sharded = parallel.shard(model, mesh)
+    tokens, mask = sequences(config)
+    alone = jaxsink.forward(model, tokens, mask, record=record.received())
+    spread = jaxsink.forward(sharded, tokens, mask, record=record.received())
+    np.testing.assert_allclose(spread.logits, alone.logits, atol=1e-4)
+    np.testing.assert_allclose(spread.record, alone.record, atol=1e-5)
+
+
+def test_large_matrices_are_split_and_heads_never_cut() -> None:
+    mesh = parallel.make_mesh(1, 8)
+
+    def spec(model: str, name: str, rank: int) -> tuple:
+        return tuple(parallel.sharding_of(name, rank, preset(model), mesh).spec)
+
+    assert spec("llada-8b-base", "layers.attention.q.weight", 3) == (None, "model", None)
+    assert spec("llada-8b-base", "layers.attention.o.weight", 3) == (None, None, "model")
+    assert spec("llada-8b-base", "layers.mlp.down.weight", 3) == (None, None, "model")
+    assert spec("llada-8b-base", "embedding", 2) == ("model", None)
+    assert spec("llada-8b-base", "layers.attention_norm.weight", 2) == (None, None)
+    assert spec("dream-7b-base", "layers.attention.q.weight", 3) == (None, "model", None)  # in 4 parts, see test_spread
+    assert spec("gpt2", "embedding", 2) == (None, None)  # 50257 rows and 8 devices have no divisor in common
+    assert spec("dream-7b-base", "layers.mlp.gate.weight", 3) == (None, "model", None)
+    assert spec("llada-moe-7b-a1b", "layers.mlp.up.weight", 4) == (None, None, "model", None)
+
+
+def test_meshes_that_do_not_fit_are_named() -> None:
+    with pytest.raises(JaxsinkError, match="3 x 2"):
+        parallel.make_mesh(3, 2)
+    strange = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    with pytest.raises(JaxsinkError, match="'model'"):
+        parallel.sharding_of("embedding", 2, preset("gpt2"), strange)

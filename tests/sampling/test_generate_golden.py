@@ -1,0 +1,148 @@
+"""Every text that the PyTorch models' own samplers generated, canvas by canvas, and the three we do not follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from support.golden import MODELS, golden
+from support.reference.samplers import eyes, slow_dream, slow_llada
+
+import jaxsink
+from jaxsink import ARSampler, DreamSampler, LLaDASampler
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+MASK = 500
+DEFECTS = ("gen_prompt_has_mask", "gen_infill_uneven", "gen_fast_eot")
+CASES = [
+    (name, case)
+    for name in MODELS
+    for case in sorted({key.split(".")[0] for key in golden(name).arrays if key.startswith("gen")})
+    if case not in (*DEFECTS, "gen_hooks")
+]
+
+
+def sampler_of(name: str, case: str) -> Any:
+    settings = golden(name).meta["cases"][case]
+    kinds = {"llada_tiny": LLaDASampler, "mmada_tiny": LLaDASampler, "dream_tiny": DreamSampler}
+    if name not in kinds:
+        return ARSampler(max_new_tokens=12, stop_at_eos=False)
+    settings = {key.removeprefix("effective_"): value for key, value in settings.items()}
+    names = kinds[name].__dataclass_fields__
+    return kinds[name](**{key: value for key, value in settings.items() if key in names})
+
+
+def draws_of(case: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The recorded random numbers, placed as (step, row, position)."""
+    draws = {}
+    if "rand" in case:
+        draws["remask"] = case["rand"]
+    if "noise_u" in case:
+        draws["token"] = case["noise_u"]
+    if "rand_flat" in case:  # Dream's are packed: one after the other for the masks of the step
+        canvases = [np.pad(case["prompt"], ((0, 0), (0, 16)), constant_values=MASK), *case["history"]]
+        draws["transfer"] = np.ones(case["history"].shape, np.float32)
+        for step, values in enumerate(case["rand_flat"]):
+            masked = canvases[step] == MASK
+            draws["transfer"][step][masked] = values[: masked.sum()]
+    return draws
+
+
+def run(name: str, case: str, **more: Any) -> jaxsink.Generation:
+    expected = golden(name).case(case)
+    mask = expected["attention_mask"].astype(bool) if "attention_mask" in expected else None
+    return jaxsink.generate(golden(name).model, expected["prompt"], sampler_of(name, case), mask, **more)
+
+
+def same_canvases(out: jaxsink.Generation, expected: dict[str, np.ndarray]) -> None:
+    """What the model saw at every step (LLaDA: before it; Dream: after it)."""
+    rows = len(expected["output"])
+    for step, canvas in enumerate(expected.get("step_inputs", ())):
+        np.testing.assert_array_equal(out.canvas(step, MASK), canvas[:rows])  # guidance runs a second batch below
+    for step, canvas in enumerate(expected.get("history", ())):
+        np.testing.assert_array_equal(out.canvas(step + 1, MASK), canvas)
+
+
+def test_no_case_is_missing() -> None:
+    assert len(CASES) == 23
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_golden_generation(name: str, case: str) -> None:
+    expected = golden(name).case(case)
+    out = run(name, case, draws=draws_of(expected) or None)
+    np.testing.assert_array_equal(out.tokens, expected["output"])
+    same_canvases(out, expected)
+
+
+def test_golden_hooks() -> None:
+    """Dream's two hooks: on the shifted logits, and on the tokens before the first step and after each."""
+    expected = golden("dream_tiny").case("gen_hooks")
+    out = run(
+        "dream_tiny",
+        "gen_hooks",
+        edit_logits=lambda step, logits, position: logits.at[..., :100].add(-5),
+        edit_tokens=lambda step, tokens: tokens.at[:, -1].set(77),
+    )
+    np.testing.assert_array_equal(out.tokens, expected["output"])
+    same_canvases(out, expected)
+
+
+def test_masks_in_the_prompt_are_filled_and_counted() -> None:
+    """The original's quota leaves them out, so it ends with three masks in the text."""
+    fixture = golden("llada_tiny")
+    case, sampler = fixture.case("gen_prompt_has_mask"), sampler_of("llada_tiny", "gen_prompt_has_mask")
+    assert (case["output"] == MASK).sum() == 3
+    out = run("llada_tiny", "gen_prompt_has_mask")
+    given = np.pad(case["prompt"] != MASK, ((0, 0), (0, 16)))
+    assert (~given[:, :10]).any()
+    assert not (np.asarray(out.tokens) == MASK).any()
+    np.testing.assert_array_equal(np.asarray(out.tokens)[:, :10][given[:, :10]], case["prompt"][given[:, :10]])
+    assert (np.asarray(out.committed_at)[given] == -1).all()
+    for row, prompt in enumerate(case["prompt"]):
+        at, extra = np.asarray(out.committed_at)[row], int((prompt == MASK).sum())
+        assert (at == 0).sum() == -(-(4 + extra) // 2)
+        assert (at == 1).sum() == (4 + extra) // 2
+        assert [(at == step).sum() for step in range(2, 8)] == [2] * 6
+        assert (at[:10] <= 1).all()  # with the first block
+        slow = slow_llada(eyes(fixture.model), fixture.model.config, prompt, sampler)
+        assert (slow.tokens, slow.at) == (np.asarray(out.tokens)[row].tolist(), at.tolist())
+
+
+def test_rows_with_uneven_masks_have_their_own_quota() -> None:
+    """The original shares the mean over the batch, leaves masks, and masks committed tokens again."""
+    fixture = golden("dream_tiny")
+    case, sampler = fixture.case("gen_infill_uneven"), sampler_of("dream_tiny", "gen_infill_uneven")
+    assert [(row == MASK).sum() for row in case["output"]] == [2, 1]
+    out = run("dream_tiny", "gen_infill_uneven")
+    assert not (np.asarray(out.tokens) == MASK).any()
+    for row, prompt in enumerate(case["prompt"]):
+        slow = slow_dream(eyes(fixture.model), fixture.model.config, prompt, sampler)
+        assert (slow.tokens, slow.at) == (
+            np.asarray(out.tokens)[row].tolist(),
+            np.asarray(out.committed_at)[row].tolist(),
+        )
+        alone = jaxsink.generate(fixture.model, prompt[None], sampler)
+        np.testing.assert_array_equal(alone.tokens[0], out.tokens[row])
+        np.testing.assert_array_equal(alone.committed_at[0], out.committed_at[row])
+
+
+def test_a_row_that_stops_early_is_finished() -> None:
+    """The original leaves masks behind the block that ends in eot, and stops only if every row does."""
+    fixture = golden("mmada_tiny")
+    case, sampler = fixture.case("gen_fast_eot"), sampler_of("mmada_tiny", "gen_fast_eot")
+    sampler = LLaDASampler(sampler.gen_length, sampler.steps, sampler.block_length, stop_at_eos=True)
+    assert (case["output"][0, 14:] == MASK).all()
+    config = fixture.model.config.replace(eos_ids=(260,))
+    model = jax.tree.unflatten(jax.tree.structure(jaxsink.abstract(config)), jax.tree.leaves(fixture.model))
+    both = fixture.case("gen_block")  # its first prompt is that of gen_fast_eot
+    np.testing.assert_array_equal(both["prompt"][:1], case["prompt"])
+    out = jaxsink.generate(model, both["prompt"], sampler)
+    np.testing.assert_array_equal(out.tokens[0, :14], case["output"][0, :14])
+    assert out.tokens[0, 13] == 260
+    assert (np.asarray(out.tokens)[0, 14:] == 260).all()
+    np.testing.assert_array_equal(out.tokens[1], both["output"][1])  # the other row knows nothing of it
+    assert np.asarray(out.steps).tolist() == [2, 8]

@@ -1,0 +1,210 @@
+"""The study's machinery on random models: every experiment runs, results are kept, and a rerun changes nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jaxsink_experiments import ORDER
+from support.miniatures import random_subject
+
+import jaxsink
+from jaxsink.cli.main import main
+from jaxsink.errors import JaxsinkError
+from jaxsink.reporting import read_study, write_page
+from jaxsink.reporting.runs import read_run
+from jaxsink.reporting.study import VERDICTS
+from jaxsink.sinks import MaskSinks
+from jaxsink.study import Gallery, Recorded, Scored, Study, Subject, measure
+from jaxsink.study.player import CONDITION, HIDDEN, export, one_generation
+from jaxsink.study.run import all_pieces, conduct, write_manifest
+from jaxsink.study.subject import questions
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+CONDITIONS = {
+    "none": None,
+    "top": MaskSinks(2),
+    "random": MaskSinks(2, select="random"),
+    "layer": MaskSinks(3, layers=(1,)),
+}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Study:
+    subjects = [random_subject(name) for name in ("mini-llada", "mini-llama")]
+    return Study(subjects, tmp_path_factory.mktemp("study"), problems=3, generations=2, eps=0.5)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def modules(names=ORDER) -> list[Any]:
+    return [import_module(f"jaxsink_experiments.{name}") for name in names]
+
+
+@pytest.mark.slow
+def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeypatch) -> None:
+    study = replace(study, rows=20, loaded={})  # two pieces of each condition
+    findings = conduct(study, modules())
+    assert [finding.name for finding in findings] == [module.NAME for module in modules()]
+    for finding in findings:
+        assert finding.found and finding.verdict in VERDICTS
+        for name in finding.figures:
+            assert (study.folder / "figures" / name).is_file()
+            for kind in (".png", ".pdf"):
+                assert (study.folder / "figures" / name).with_suffix(kind).is_file()
+        saved = json.loads((study.folder / "experiments" / f"{finding.name}.json").read_text(encoding="utf-8"))
+        assert saved["found"] == finding.found and len(saved["tables"]) == len(finding.tables)
+    write_page(read_study(study.folder), study.folder / "report.html")
+    before = files(study.folder)
+    monkeypatch.setattr(measure, "generate", lambda *a, **k: pytest.fail("measured again"))
+    monkeypatch.setattr(study, "loaded", {})
+    assert conduct(study, modules()) == findings
+    write_page(read_study(study.folder), study.folder / "report.html")
+    assert files(study.folder) == before
+
+
+def test_the_gallery_holds_what_a_generation_recorded(study: Study) -> None:
+    subject = study.subjects[0]
+    gallery = study.gallery(subject)
+    canvas = gallery.canvas[3, :, :]
+    masked = canvas == subject.model.config.mask_id
+    np.testing.assert_array_equal(masked, (gallery.committed_at >= 3) & gallery.mask)
+    received = jaxsink.forward(subject.model, canvas, gallery.mask, record=jaxsink.record.received_by_query()).record
+    np.testing.assert_allclose(gallery.scores[3], sum(received.values()), atol=1e-4)
+    np.testing.assert_allclose(gallery.masked[3], received["masked"], atol=1e-4)
+    present = np.argwhere(gallery.present)
+    assert len(present)
+    for step, layer, row, head in present[:: max(1, len(present) // 20)]:
+        position = gallery.tracks.position[step, layer, row, head]
+        assert gallery.sink_token_position[step, layer, row, head] == gallery.mask[row, :position].sum()
+    number = gallery.mean_over_steps(gallery.tracks.sink_count)
+    by_hand = gallery.tracks.sink_count[: gallery.taken[1], 1, 1, 0].mean()
+    np.testing.assert_allclose(number[1, 1, 0], by_hand)
+
+
+def test_conditions_in_turns_are_what_each_would_be_alone(study: Study) -> None:
+    """The rows of a policy in a batch of many are those of a batch of its own, with the same seeds."""
+    subject = study.subjects[0]
+    right = study.right(subject, CONDITIONS)
+    asked = questions(3, study.seed)
+    for label, policy in CONDITIONS.items():
+        out = jaxsink.generate(
+            subject.model,
+            subject.prompts(asked),
+            subject.sampler,
+            intervene=policy,
+            seed=[0, 1, 2],
+            pad_to=subject.pad_to,
+        )
+        texts = subject.texts(np.asarray(out.response))
+        assert right[label].tolist() == [p.score(text) for p, text in zip(asked, texts, strict=True)]
+
+
+def test_pieces_are_what_is_left(study: Study, tmp_path: Path) -> None:
+    table1 = modules(["table1_masking"])
+    fresh = replace(study, folder=tmp_path, problems=41, loaded={})
+    pieces = all_pieces(fresh, table1)
+    scored = [piece for piece in pieces if isinstance(piece.spec, Scored)]
+    assert (
+        len(scored) == 2 * 3 and len(pieces) == len(scored) + 4
+    )  # 20 problems of 10 conditions each; galleries, hidden too
+    assert not any(fresh.is_done(piece) for piece in pieces)
+    gallery = next(piece for piece in pieces if isinstance(piece.spec, Recorded))
+    fresh.compute(gallery)
+    assert [fresh.is_done(piece) for piece in pieces] == [piece.name == gallery.name for piece in pieces]
+    dose = all_pieces(fresh, modules(["table1_masking", "beyond_dose"]))
+    assert len(dose) == len({piece.name for piece in dose}) == len(pieces) + 2 * 2  # Table 1's are shared
+
+
+def test_other_settings_are_other_pieces(study: Study) -> None:
+    subject = study.subjects[0]
+
+    def name(study: Study, subject: Subject, **changes: Any) -> str:
+        (piece,) = study.pieces(subject, Recorded(tuple(changes.items())))
+        return piece.name
+
+    (hidden,) = study.pieces(subject, HIDDEN)
+    names = {
+        hidden.name,
+        name(study, subject),
+        name(study, subject, temperature=1.0),
+        name(study, study.subjects[1]),
+        name(replace(study, seed=1), subject),
+        name(replace(study, generations=3), subject),
+    }
+    assert len(names) == 6
+
+
+def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
+    here = replace(study, folder=tmp_path, loaded={})
+    write_manifest(here)
+    write_manifest(here)
+    with pytest.raises(JaxsinkError, match="problems = 3, not 4"):
+        write_manifest(replace(here, problems=4))
+    with pytest.raises(JaxsinkError, match="of other models"):
+        write_manifest(replace(here, subjects=here.subjects[:1]))
+    (tmp_path / "manifest.json").write_text("[]")
+    with pytest.raises(JaxsinkError, match="not the manifest of a study"):
+        write_manifest(here)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fig99"], "there is no experiment 'fig99'"),
+        (["--problems", "0"], "at least one problem"),
+        (["--generations", "1"], "two generations"),
+        (["--rows", "0"], "one sequence"),
+        (["--mesh", "3"], "two numbers such as 2x4"),
+        (["--mesh", "3x5"], "there are 8 devices, not 15"),
+        (["--runs", "nowhere"], "nowhere is not a directory"),
+        (["--model", "nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], words: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["study", *arguments, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_player_gets_every_problem_with_and_without_sinks(study: Study) -> None:
+    names = export(study)
+    assert names == [
+        f"{model}-{row}{end}.npz" for model in ("mini-llada", "mini-llama") for end in ("", "-hidden") for row in (1, 2)
+    ]
+    runs = {name: read_run(study.folder / "player" / name) for name in names}
+    plain, hidden = runs["mini-llada-1.npz"], runs["mini-llada-1-hidden.npz"]
+    assert plain.problem == hidden.problem == "Problem 1" and (plain.condition, hidden.condition) == ("", CONDITION)
+    assert plain.text[0] == hidden.text[0] and {"scores", "masked"} == set(plain.parts) == set(hidden.parts)
+    np.testing.assert_array_equal(plain.parts["scores"][0], hidden.parts["scores"][0])  # nothing is hidden at first
+    assert (plain.parts["scores"] > 0).all()
+    zeros = hidden.parts["scores"][1:] == 0
+    assert (zeros.sum(-1) == 1).all()  # then one key of each head
+    np.testing.assert_array_equal(zeros[0].argmax(-1), hidden.parts["scores"][0].argmax(-1))  # the strongest before
+
+
+def test_player_leaves_out_places_after_an_early_end() -> None:
+    subject = random_subject("mini-llama")
+    ended = Gallery(
+        scores=np.ones((4, 2, 1, 2, 7), np.float32),
+        masked=None,
+        tokens=np.array([[2, 2, 5, 6, 7, 3, 2]]),
+        committed_at=np.array([[-1, -1, -1, 0, 1, 2, -1]]),
+        mask=np.array([[False, *[True] * 6]]),
+        real=np.ones((4, 1, 7), bool),
+        taken=np.array([3]),
+        prompt_length=3,
+        mask_id=None,
+        eps=3.0,
+    )
+    arrays = one_generation(subject, ended, 0)
+    assert arrays["committed_at"].tolist() == [-1, -1, 0, 1, 2] and arrays["scores"].shape == (3, 2, 2, 5)
+    assert int(arrays["prompt_length"]) == 2 and len(arrays["tokens"]) == 5

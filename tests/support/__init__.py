@@ -1,0 +1,1 @@
+"""What tests share: tiny models and files, stand-ins for services, and slow reference implementations."""

@@ -1,0 +1,114 @@
+"""The examples that jaxsink prints: code blocks of README.md, docs/ and the model cards, and those of every `--help`.
+
+A page is executed from top to bottom in one fresh directory, as a reader would. What is shortened, replaced by a stand-in or
+left out is declared here, with the reason; everything else runs as printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxsink.cli.main import build_parser
+from support.paths import ROOT
+
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "jaxsink/zoo/weights/*/README.md")
+SHELL, PYTHON, NOT_RUN = ("bash", "sh"), ("python",), ("text", "yaml", "json", "bibtex")
+
+# (pattern, replacement, why): the same command with less to do, or with something that is here.
+SUBSTITUTIONS = (
+    (
+        r"^jaxsink train (.*)",
+        r"jaxsink train \1 --steps 2 --batch 8 --problems 8 --checkpoints 1",
+        "two training steps",
+    ),
+    (r"--steps 500 (.*)--steps 2", r"\1--steps 2", "two training steps"),
+    (r"fig7 table1", "fig7", "one experiment"),
+    (r"--runs runs", "--runs trained", "a training run of two steps"),
+    (r"^jaxsink study($| --full| --model)", r"jaxsink study fig1\1", "one experiment"),
+    (r"^(jaxsink study .*)", r"\1 --generations 2 --problems 2", "few problems"),
+    (r"--limit 200", "--limit 2", "few questions"),
+    (r"--subset \d+", "--subset 2", "few questions"),
+    (r"^(jaxsink evaluate (?!.*(--limit|--subset|--summary)).*)", r"\1 --limit 1", "few questions"),
+    (r"^(jaxsink plan (?!.*--no-search).*)", r"\1 --no-search", "one compilation instead of a search"),
+    (r"^(jaxsink lm-eval --model .*)", r"\1 --limit 2", "few questions"),
+    (r"\b(gen_length|steps)=256", r"\1=32", "short answers"),
+    (r"\| jq \.text", "| python3 -m json.tool", "jq need not be installed"),
+    (r"gs://my-bucket/jaxsink/models/", "bucket/", "a folder instead of a bucket"),
+)
+# (pattern, why): what cannot run on the machine of a test.
+LEFT_OUT = (
+    (r"^(\.venv/bin/)?pip install|^python3 -m venv|^git clone", "installing: .ci/run does it, in a new environment"),
+    (r"^(bash \.ci/run|\.venv/bin/)", "the checks themselves: .ci/run"),
+    (r"\bgcloud\b|docs/tpu/tpu\.sh|^for model in|^done$|^wait$|^export ", "Google Cloud: tests/docs/test_tpu_*.py"),
+)
+
+
+@dataclass(frozen=True)
+class Example:
+    page: str
+    kind: str  # "shell": one command; "python": one block
+    text: str
+    printed: str
+
+    @property
+    def left_out(self) -> str | None:
+        """Why it is not executed, if so."""
+        if self.kind == "python":
+            return None
+        return next((why for pattern, why in LEFT_OUT if re.search(pattern, self.text)), None)
+
+
+def substituted(command: str) -> str:
+    for pattern, replacement, _ in SUBSTITUTIONS:
+        command = re.sub(pattern, replacement, command)
+    return command
+
+
+def commands(text: str) -> Iterator[str]:
+    """One command per line, without comments; a backslash joins lines."""
+    for line in text.replace("\\\n", " ").splitlines():
+        command = re.sub(r"(^|\s+)#.*", "", line).strip()
+        if command:
+            yield " ".join(command.split(" "))
+
+
+def shell_examples(page: str, text: str) -> Iterator[Example]:
+    for command in commands(text):
+        yield Example(page, "shell", substituted(command), command)
+
+
+def page_examples(path: Path) -> Iterator[Example]:
+    page = str(path.relative_to(ROOT))
+    for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.M):
+        if language in SHELL:
+            yield from shell_examples(page, text)
+        elif language in PYTHON:
+            yield Example(page, "python", text, text)
+        elif language not in NOT_RUN:
+            raise ValueError(f"{page}: a code block in {language!r}; say what it is, so that it can be executed.")
+
+
+def help_examples(name: str, parser: argparse.ArgumentParser) -> Iterator[Example]:
+    """Two spaces before an example, two or more between a command and what it is for."""
+    epilog = (parser.epilog or "").replace("\\\n", " ")
+    for line in epilog.partition("examples:")[2].splitlines():
+        if line.startswith("  jaxsink "):
+            command = re.split(r" {2,}", re.sub(r" +--", " --", line.strip()))[0]
+            yield from shell_examples(f"jaxsink {name} --help", command)
+
+
+def subcommands() -> dict[str, argparse.ArgumentParser]:
+    (action,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(action.choices)
+
+
+def all_pages() -> dict[str, list[Example]]:
+    """{page: its examples}, pages without any left out."""
+    paths = sorted(path for pattern in PAGES for path in ROOT.glob(pattern))
+    found = {str(path.relative_to(ROOT)): list(page_examples(path)) for path in paths}
+    found |= {f"jaxsink {name} --help": list(help_examples(name, parser)) for name, parser in subcommands().items()}
+    return {page: examples for page, examples in found.items() if examples}

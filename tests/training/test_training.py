@@ -1,0 +1,438 @@
+"""Training: losses against slow NumPy, noise, the opening mask, optimizer, devices, resuming, and the command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.paths import GOLDEN, TESTS
+from support.training import TINY, tiny_run
+
+import jaxsink
+from jaxsink.cli.main import main
+from jaxsink.cli.train import watching
+from jaxsink.errors import JaxsinkError
+from jaxsink.nn.parameters import named_leaves
+from jaxsink.tasks.batches import LENGTH, PROMPT, training_batch
+from jaxsink.training import losses, step
+from jaxsink.training.optimizer import MUON, is_matrix, make_optimizer, schedule
+from jaxsink.training.run import Progress, Run
+from jaxsink.training.settings import Settings
+from jaxsink.training.start import small_model
+from jaxsink.zoo import builtin
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def one_device():
+    return step.data_mesh(jax.devices()[:1])
+
+
+@cache
+def example(name: str):
+    """A model with lively weights, and a batch."""
+    model = jax.tree.map(lambda x: 5 * x if x.ndim > 1 else x, jaxsink.init(TINY[name].config, seed=1))
+    return model, training_batch(0, 3, seed=2)
+
+
+def log_probs(model, tokens, real) -> np.ndarray:
+    """f64[B,S,V] by the whole model and NumPy."""
+    logits = np.asarray(jaxsink.forward(model, tokens, real).logits, np.float64)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+WHOLE, ANSWERS, MIXED = (0, 0, 0), (PROMPT,) * 3, (0, PROMPT, PROMPT)
+
+
+@pytest.mark.parametrize("starts", [WHOLE, ANSWERS, MIXED])
+def test_the_causal_loss_is_the_mean_over_tokens_up_to_eos(starts):
+    model, batch = example("mini-llama")
+    table, values = log_probs(model, *batch), []
+    for row, (tokens, real) in enumerate(zip(*batch, strict=True)):
+        ended = False
+        for place in range(LENGTH):
+            if place >= max(starts[row], 1) and real[place] and real[place - 1] and not ended:
+                values.append(-table[row, place - 1, tokens[place]])
+            ended = ended or tokens[place] in model.config.eos_ids
+    found = jax.jit(losses.causal_loss, static_argnums=3)(model, *batch, starts)
+    assert float(found) == pytest.approx(np.mean(values), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("starts", "noise"), [(WHOLE, "count"), (ANSWERS, "count"), (MIXED, "count"), (ANSWERS, "bernoulli")]
+)
+@pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
+def test_the_diffusion_loss_weights_masked_tokens_by_one_over_t(name, starts, noise):
+    model, (tokens, real) = example(name)
+    shift, mask_id, key = int(model.config.shift_logits), model.config.mask_id, jax.random.key(5)
+    maskable = real & (np.arange(LENGTH) >= np.array(starts)[:, None])
+    if shift:
+        maskable[np.arange(len(tokens)), np.argmax(real, axis=1)] = False
+    noised = jax.jit(losses.add_noise, static_argnums=(3, 4))(key, tokens, maskable, mask_id, noise)
+    canvas, masked, level = map(np.asarray, noised)
+    np.testing.assert_array_equal(canvas, np.where(masked, mask_id, tokens))
+    assert not (masked & ~maskable).any() and masked.any()
+    table, total = log_probs(model, canvas, real), 0.0
+    for row in range(len(tokens)):
+        places = np.flatnonzero(masked[row])
+        inner = sum(-table[row, place - shift, tokens[row, place]] / level[row] for place in places)
+        total += inner / maskable[row].sum()
+    found = jax.jit(losses.diffusion_loss, static_argnums=(4, 5))(model, key, tokens, real, starts, noise)
+    assert float(found) == pytest.approx(total / len(tokens), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["count", "bernoulli"])
+def test_both_kinds_of_noise_weigh_every_set_of_masks_as_the_integral_says(kind):
+    """E[1(masked = A) / t] = 1 / (k C(n,k)) for every set A of k of n tokens."""
+    n, rows = 4, 400_000
+    tokens, maskable = np.zeros((rows, n + 2), np.int32), np.zeros((rows, n + 2), bool)
+    maskable[:, 1:-1] = True
+    noised = jax.jit(losses.add_noise, static_argnums=(3, 4))(jax.random.key(0), tokens, maskable, 9, kind)
+    masked, level = np.asarray(noised.masked), np.asarray(noised.level, np.float64)
+    assert not masked[:, [0, -1]].any()
+    weight = np.bincount(masked[:, 1:-1] @ 2 ** np.arange(n), 1 / level, minlength=2**n) / rows
+    for k in range(1, n + 1):
+        for chosen in combinations(range(n), k):
+            assert weight[sum(2**i for i in chosen)] == pytest.approx(1 / (k * math.comb(n, k)), rel=0.03)
+
+
+def test_noise_levels_are_uniform_and_evenly_spread():
+    levels = np.asarray(jax.vmap(lambda n: losses.noise_levels(jax.random.key(n), 16))(jnp.arange(300)))
+    assert ((levels > 0) & (levels <= 1)).all()
+    np.testing.assert_allclose(np.diff(np.sort(levels, axis=1), axis=1), 1 / 16, atol=1e-5)
+    np.testing.assert_allclose(levels.mean(axis=0), 0.5, atol=0.06)
+    noised = losses.add_noise(jax.random.key(0), jnp.zeros((64, 8), int), jnp.ones((64, 8), bool), 9, "count")
+    assert noised.masked.any(axis=1).all()
+
+
+def test_the_mask_begins_causal_and_ends_open():
+    key = jax.random.key(0)
+    np.testing.assert_array_equal(losses.opened_mask(key, 9, 0.0), np.tril(np.ones((9, 9), bool)))
+    assert losses.opened_mask(key, 9, 1.0).all()
+    half = np.asarray(losses.opened_mask(key, 200, 0.5))
+    assert np.tril(half).sum() == 200 * 201 / 2 and 0.47 < half[np.triu_indices(200, 1)].mean() < 0.53
+    known = Settings("adaptation", steps=100, opening=0.2, init="x")
+    assert known.opening_steps == 20 and replace(known, objective="diffusion").opening_steps == 0
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory) -> Run:
+    """A trained autoregressive model."""
+    run = tiny_run(tmp_path_factory.mktemp("runs") / "arm")
+    run.train(one_device())
+    return run
+
+
+def test_an_adaptation_begins_as_the_autoregressive_model(arm, tmp_path):
+    adapted = tiny_run(tmp_path / "dlm", "mini-dream", init=str(arm.out / "model"))
+    model, given = adapted.first_model(), jaxsink.load(arm.out / "model", "float32")
+    assert model.config == TINY["mini-dream"].config and model.config.shift_logits
+    tokens, real = map(jnp.asarray, training_batch(0, 2, 0))
+    causal = losses.opened_mask(jax.random.key(0), LENGTH, 0.0)
+    for shifted in (False, True):
+        ours = jax.jit(losses.predictions, static_argnums=(3, 5))(model, tokens, real, PROMPT, causal, shifted)
+        theirs = jaxsink.forward(given, tokens, real).logits[:, PROMPT - shifted : LENGTH - shifted]
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+    def loss(at: int, opening: bool) -> float:
+        compiled = jax.jit(step.loss_of, static_argnums=(3, 4))
+        return float(compiled(model, training_batch(0, 2, 0), at, adapted.settings, opening))
+
+    opening, opened = [loss(0, True), loss(2, True)], loss(2, False)
+    assert adapted.settings.opening_steps == 2 and opening[1] == pytest.approx(opened, rel=1e-6) != opening[0]
+    with pytest.raises(JaxsinkError, match="has not the shape of mini-dream"):
+        tiny_run(tmp_path / "other", "mini-dream", init=str(GOLDEN / "llada_tiny")).first_model()
+
+
+def test_schedule_and_decay():
+    rate = schedule(Settings("causal", steps=100, learning_rate=1.0, warmup=10))
+    values = [float(rate(n)) for n in range(101)]
+    assert np.argmax(values) == 10 and values[10] == pytest.approx(1.0)
+    assert [values[n] for n in (0, 55, 100)] == pytest.approx([1 / 11, 0.505, 0.01])
+    names = [name for name, _ in named_leaves(jaxsink.abstract(TINY["mini-llama"].config))[0]]
+    assert {name for name in names if is_matrix(name)} == {
+        *(f"layers.attention.{part}.weight" for part in "qkvo"),
+        *(f"layers.mlp.{part}.weight" for part in ("gate", "up", "down")),
+    }
+    unrolled = named_leaves(jaxsink.init(TINY["mini-llama"].config).unrolled())[0]
+    assert sum(is_matrix(name) for name, _ in unrolled) == 2 * 7
+
+
+def test_muon_turns_matrices_and_adam_moves_the_rest():
+    """The first update of a matrix is orthogonal times the rate, plus its decay; everything else gets Adam's sign."""
+    settings = Settings("causal", steps=100, learning_rate=1e-3, warmup=0, decay=0.5, clip=1e9)
+    model = jaxsink.init(TINY["mini-llama"].config, seed=1).unrolled()
+    optimizer = make_optimizer(settings)
+    draw = np.random.default_rng(0)
+    gradient = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape), jnp.float32), model)
+    update, _ = jax.jit(optimizer.update)(gradient, optimizer.init(model), model)
+    for (name, before), (_, grad), (_, moved) in zip(
+        *(named_leaves(x)[0] for x in (model, gradient, update)), strict=True
+    ):
+        if not is_matrix(name):
+            nesterov = 1.47368  # (b1 (1 - b1) / (1 - b1^2) + 1) for b1 = 0.9
+            np.testing.assert_allclose(moved, -1e-3 * nesterov * np.sign(grad), rtol=1e-3, err_msg=name)
+            continue
+        turned = np.asarray(moved) / -(MUON * 1e-3) - 0.5 * np.asarray(before)
+        sizes = np.linalg.svd(turned, compute_uv=False) / max(1, turned.shape[0] / turned.shape[1]) ** 0.5
+        assert sizes.min() > 0.3 and np.median(sizes) > 0.6 and sizes.max() < 1.3, name
+
+
+def test_noise_grows_along_a_ramp():
+    settings = Settings("diffusion", steps=100, ramp=0.5)
+    limits = [float(step.noise_limit(jnp.asarray(n), settings)) for n in (0, 25, 50, 99)]
+    assert limits == pytest.approx([step.LEAST, 0.6, 1.0, 1.0])
+    assert step.noise_limit(jnp.asarray(0), replace(settings, ramp=0.0)) == 1.0
+    tokens, maskable = jnp.zeros((64, 50), int), jnp.ones((64, 50), bool)
+    assert losses.add_noise(jax.random.key(0), tokens, maskable, 9, "count", 0.2).level.max() == pytest.approx(0.2)
+
+
+def test_narrow_models_start_with_signals_of_one_size():
+    config = TINY["mini-llada"].config.replace(width=64, mlp_width=256)
+    model = small_model(config, seed=0)
+    wanted = {
+        "attention.q": 64**-0.5,
+        "attention.o": (16 * 4) ** -0.5,
+        "mlp.down": (256 * 4) ** -0.5,
+        "mlp.up": 64**-0.5,
+    }
+    spread = {name: float(leaf.std()) for name, leaf in named_leaves(model)[0]}
+    assert spread["embedding"] == pytest.approx(0.5, rel=0.05) and spread["head.weight"] == pytest.approx(
+        0.02, rel=0.05
+    )
+    for name, value in wanted.items():
+        assert spread[f"layers.{name}.weight"] == pytest.approx(value, rel=0.05)
+    assert spread["layers.attention_norm.weight"] == 0 and float(model.norm.weight[...].mean()) == 1
+
+
+def test_milestones_are_dense_at_first_and_end_with_the_run():
+    assert Settings("causal", steps=1000, checkpoints=5).milestones() == (62, 125, 250, 500, 750, 1000)
+    assert Settings("causal", steps=2, checkpoints=12).milestones() == (1, 2)
+
+
+def test_devices_share_the_batch_and_agree(tmp_path):
+    alone = tiny_run(tmp_path / "1", "mini-llada", steps=4).train(one_device())
+    shared = tiny_run(tmp_path / "8", "mini-llada", steps=4).train(step.data_mesh(jax.devices()[:8]))
+    for one, eight in zip(jax.tree.leaves(alone.model), jax.tree.leaves(shared.model), strict=True):
+        np.testing.assert_allclose(one, eight, atol=2e-4)
+
+
+def test_bfloat16_arithmetic_keeps_float32_weights(tmp_path):
+    state = tiny_run(tmp_path, "mini-llada", dtype="bfloat16", steps=3).train(one_device())
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(state.model)} == {"float32"}
+
+
+def test_the_loss_falls(tmp_path):
+    tiny_run(tmp_path, steps=60, batch=16, learning_rate=1e-2).train(one_device())
+    with open(tmp_path / "loss.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == [10, 20, 30, 40, 50, 60]
+    assert float(rows[-1]["loss"]) < 0.7 * float(rows[0]["loss"])
+
+
+KILLED = """
+import sys, time, jax
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from jaxsink.training import run
+from support.training import tiny_run
+run.SAVE_SECONDS = 0.0
+told = [0]
+def wait(progress):
+    if progress.loss is not None and progress.step > told[-1]:  # it is also told when a program is compiled
+        told.append(progress.step)
+        print(progress.step, flush=True)
+        time.sleep({pause})
+tiny_run(Path({out!r}), "mini-dream", steps=60, init={init!r}).train(listener=wait)
+"""
+
+
+def test_a_killed_run_continues_bit_for_bit(arm, tmp_path):
+    init = str(arm.out / "model")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+    def process(out: str, pause: float):
+        code = KILLED.format(tests=str(TESTS), out=str(tmp_path / out), init=init, pause=pause)
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+
+    whole, killed = process("whole", 0), process("killed", 0.3)
+    assert killed.stdout is not None
+    assert [killed.stdout.readline().strip() for _ in range(3)] == ["10", "20", "30"]
+    time.sleep(0.2)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    again = process("killed", 0)
+    first = again.communicate(timeout=300)[0].split()[0]
+    whole.communicate(timeout=300)
+    assert again.returncode == whole.returncode == 0
+    assert first in ("30", "40")  # it went on from what was saved
+    assert (tmp_path / "whole" / "loss.csv").read_bytes() == (tmp_path / "killed" / "loss.csv").read_bytes()
+    names = sorted(path.name for path in (tmp_path / "whole" / "checkpoints").iterdir())
+    assert names == ["000015", "000030", "000045", "000060"]
+    for place in ("model", *(f"checkpoints/{name}" for name in names)):
+        one, other = (jaxsink.load(tmp_path / out / place) for out in ("whole", "killed"))
+        assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), one, other)))
+    runs = [tiny_run(tmp_path / out, "mini-dream", steps=60, init=init) for out in ("whole", "killed")]
+    states = [run.begin(one_device())[0] for run in runs]
+    assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), *states)))
+
+
+def test_a_model_may_be_tuned_and_get_an_extra_sink(arm, tmp_path):
+    given = dict(named_leaves(jaxsink.load(arm.out / "model", "float32"))[0])
+    entry = TINY["mini-llama"]
+    config = entry.config.replace(extra_sink=True)
+    tuned = Run("mini-llama", config, entry.sampler, replace(entry.settings, init=str(arm.out / "model")), tmp_path)
+    leaves = dict(named_leaves(tuned.first_model())[0])
+    assert np.abs(np.asarray(leaves.pop("extra_sink"))).max() > 0.1 and leaves.keys() == given.keys()
+    assert all((leaves[name] == given[name]).all() for name in given)
+
+
+def test_where_rows_begin():
+    known = Settings("diffusion", steps=10)
+    assert step.row_starts(known, 3) == ANSWERS and step.row_starts(replace(known, predict="all"), 3) == WHOLE
+    assert step.row_starts(replace(known, predict="mixed"), 6) == (0, PROMPT, PROMPT, PROMPT, 0, PROMPT)
+
+
+def test_a_directory_holds_one_run(arm, tmp_path):
+    with pytest.raises(JaxsinkError, match=r"another run \(seed 0, not 1"):
+        tiny_run(arm.out, seed=1).train(one_device())
+    with pytest.raises(JaxsinkError, match=r"another run \(of mini-llama"):
+        tiny_run(arm.out, "mini-llada").train(one_device())
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "note").write_text("x")
+    with pytest.raises(JaxsinkError, match="holds no training run"):
+        tiny_run(tmp_path / "mine").train(one_device())
+    shutil.copytree(arm.out, tmp_path / "run")
+    for path in (tmp_path / "run" / "states" / "00000012" / "arrays").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    with pytest.raises(JaxsinkError, match="is damaged"):
+        tiny_run(tmp_path / "run").train(one_device())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"learning_rate": 0.0}, "learning rate must be above 0"),
+        ({"warmup": -1}, "warmup must not be negative"),
+        ({"opening": 2.0}, "from 0 to 1"),
+        ({"batch": 9}, "shared evenly by 8 devices"),
+        ({"objective": "adaptation"}, "starts from an autoregressive model"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, message):
+    with pytest.raises(JaxsinkError, match=message):
+        replace(Settings("causal", steps=10), **settings).check(devices=8)
+
+
+def test_the_command_trains_examines_and_continues(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(builtin, "BUILTIN", TINY)
+    command = [
+        "train",
+        "mini-llada",
+        "--out",
+        str(tmp_path / "run"),
+        "--steps",
+        "4",
+        "--batch",
+        "8",
+        "--devices",
+        "2",
+        "--problems",
+        "3",
+    ]
+    assert main([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["steps"] == 4 and result["accuracy"]["total"] == 3 and result["tokens"] == 4 * 8 * LENGTH
+    assert result == json.loads((tmp_path / "run" / "result.json").read_text())
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "\njaxsink train mini-llada --out runs/mini-llada --steps 4 --batch 8\n" in card
+    assert jaxsink.load(tmp_path / "run" / "model").config == TINY["mini-llada"].config
+    assert jaxsink.Tokenizer.load(tmp_path / "run" / "model").special["mask"] == TINY["mini-llada"].config.mask_id
+    assert main(command) == 0
+    assert "of 3 held-out problems" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("out", ["runs", "runs/not/yet/there", "~/runs/mine"])
+def test_the_place_of_a_run_may_be_written_in_any_way(tmp_path, monkeypatch, capsys, out):
+    monkeypatch.setattr(builtin, "BUILTIN", TINY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    command = ["train", "mini-llama", "--out", out, "--steps", "2", "--batch", "8", "--problems", "1", "--json"]
+    assert main(command) == 0, capsys.readouterr().err
+    result = json.loads(capsys.readouterr().out)
+    place = tmp_path / out.replace("~", "home")
+    assert json.loads((place / "result.json").read_text()) == result
+    assert (place / "states" / "00000002" / "arrays").is_dir()
+    assert main(command) == 0 and json.loads(capsys.readouterr().out) == result  # found again, at its last step
+
+
+def test_a_listener_hears_of_compiling_before_there_are_figures(tmp_path):
+    heard: list[Progress] = []
+    tiny_run(tmp_path / "llama").train(one_device(), heard.append)
+    assert [(now.step, now.compiling, now.loss is None) for now in heard] == [
+        (0, True, True),
+        (0, False, True),
+        (10, False, False),
+        (12, False, False),
+    ]
+    heard.clear()
+    run = tiny_run(tmp_path / "dream", "mini-dream", init=str(tmp_path / "llama/model"), opening=0.9)
+    run.train(one_device(), heard.append)
+    assert run.settings.opening_steps == 10  # then another program goes on
+    assert [(now.step, now.compiling) for now in heard] == [
+        (0, True),
+        (0, False),
+        (10, False),
+        (10, True),
+        (10, False),
+        (12, False),
+    ]
+
+
+def test_the_line_of_a_run_says_compiling_and_never_nan():
+    said = []
+    show = watching(SimpleNamespace(update=lambda done, detail: said.append((done, detail))))  # type: ignore[arg-type]
+    for now in (Progress(0, 9, compiling=True), Progress(0, 9), Progress(5, 9, 2.5, 12345.6)):
+        show(now)
+    assert said == [(0, "compiling"), (0, ""), (5, "loss 2.5000, 12,346 tokens/s")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mini-bert"], "no built-in model 'mini-bert'"),
+        (["mini-dream", "--init", "nowhere"], "no checkpoint at nowhere"),
+        (["mini-llama", "--steps", "0"], "steps must be at least 1"),
+        (["mini-llama", "--problems", "0"], "--problems must be at least 1"),
+        (["mini-llama", "--devices", "99"], "there are only"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, capsys, arguments, message):
+    assert main(["train", *arguments, "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_intervals():
+    from jaxsink.training.evaluate import Accuracy
+
+    low, high = Accuracy(95, 100).interval
+    assert low == pytest.approx(0.8882, abs=1e-3) and high == pytest.approx(0.9785, abs=1e-3)
+    assert Accuracy(10, 10).interval[1] == pytest.approx(1.0)
