@@ -7,25 +7,31 @@ compiled without that pass, if the model has weights narrower than float32; all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from typing import Any
+from typing import Generic, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.stages import Lowered
+from jaxtyping import PyTree
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Model = PyTree  # here the weights alone matter: arrays, or shapes with a sharding
 
 NO_HOISTING = {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
 
 
-def compiler_options(model: Any) -> dict[str, str] | None:
-    """What to pass to the compiler for a program of this model; its weights may be arrays, or shapes with a sharding."""
+def compiler_options(model: Model) -> dict[str, str] | None:
+    """What to pass to the compiler for a program of this model."""
     leaves = jax.tree.leaves(model)
     narrow = any(leaf.dtype.itemsize < 4 for leaf in leaves)
     return NO_HOISTING if narrow and platform_of(leaves) == "cpu" else None
 
 
-def platform_of(leaves: Sequence[Any]) -> str:
+def platform_of(leaves: Sequence[PyTree]) -> str:
     """The platform of the devices that hold the arrays; the default one if they do not say."""
     for leaf in leaves:
         sharding = getattr(leaf, "sharding", None)
@@ -34,34 +40,38 @@ def platform_of(leaves: Sequence[Any]) -> str:
     return jax.default_backend()
 
 
-class ModelProgram:
+class ModelProgram(Generic[P, R]):
     """A jitted function whose first argument is the model."""
 
-    def __init__(self, function: Callable[..., Any], static: Sequence[str], donated: Sequence[str]):
-        options: dict[str, Any] = {"static_argnames": tuple(static), "donate_argnames": tuple(donated)}
-        self._plain: Any = jax.jit(function, **options)
-        self._on_cpu: Any = jax.jit(function, **options, compiler_options=NO_HOISTING)
+    def __init__(self, function: Callable[P, R], static: Sequence[str], donated: Sequence[str]):
+        static, donated = tuple(static), tuple(donated)
+        self._plain = jax.jit(function, static_argnames=static, donate_argnames=donated)
+        self._on_cpu = jax.jit(
+            function, static_argnames=static, donate_argnames=donated, compiler_options=dict(NO_HOISTING)
+        )
         update_wrapper(self, function)
         self.__wrapped__ = function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._chosen(args, kwargs)(*args, **kwargs)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return (self._on_cpu if self._for_cpu(args, kwargs) else self._plain)(*args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:
         """As `jax.jit(...).lower`: the program for weights and inputs that may be shapes."""
-        return self._chosen(args, kwargs).lower(*args, **kwargs)
+        return (self._on_cpu if self._for_cpu(args, kwargs) else self._plain).lower(*args, **kwargs)
 
     def cache_size(self) -> int:
         """How many programs were compiled."""
-        return self._plain._cache_size() + self._on_cpu._cache_size()
+        return sum(program._cache_size() for program in (self._plain, self._on_cpu))  # pyright: ignore
 
-    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _for_cpu(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> bool:
         if any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))) or compiler_options(args[0]) is None:
-            return self._plain
+            return False
         inside = isinstance(jnp.zeros(()), Tracer)  # of a program that is being traced; options are for whole ones
-        return self._plain if inside else self._on_cpu
+        return not inside
 
 
-def model_jit(*, static: Sequence[str] = (), donated: Sequence[str] = ()) -> Callable[..., ModelProgram]:
+def model_jit(
+    *, static: Sequence[str] = (), donated: Sequence[str] = ()
+) -> Callable[[Callable[P, R]], ModelProgram[P, R]]:
     """A decorator as `jax.jit`, for functions whose first argument is a model."""
     return lambda function: ModelProgram(function, static, donated)

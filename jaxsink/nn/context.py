@@ -115,7 +115,7 @@ class LayerContext:
     def at(
         self,
         layer: Int[Array, ""],
-        drop: Array | None,
+        drop: Bool[Array, "B H S"] | Float32[Array, "B H S"] | None,
         use_window: Bool[Array, ""] | None,
         recorders: tuple[Recorder, ...],
         outputs: Int[Array, "B W"] | None = None,
@@ -129,6 +129,10 @@ class LayerContext:
         custom = self.visibility.custom
         visibility = self.visibility if custom is None else replace(self.visibility, custom=change(custom, 1))
         return replace(self, queries=self.queries.map(change), visibility=visibility)
+
+    def first_keys(self, length: int) -> LayerContext:
+        """As recorders see it where the last keys are only room."""
+        return replace(self, keys=self.keys.first_keys(length))
 
     def wanted(self, x: Float[Array, "B Q *F"]) -> Float[Array, "B W *F"]:
         """The queries that go on after attention."""

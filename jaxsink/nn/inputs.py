@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float32, Int, Int32
+from jaxtyping import Bool, Float32, Int, Int32, PyTree
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
@@ -26,12 +26,12 @@ class ForwardInputs(NamedTuple):
 
 def check_inputs(
     config: ModelConfig,
-    tokens: ArrayLike,
-    mask: ArrayLike | None = None,
-    visible: ArrayLike | None = None,
-    drop: ArrayLike | None = None,
-    scale: ArrayLike | None = None,
-    prompt: ArrayLike | None = None,
+    tokens: PyTree[ArrayLike],
+    mask: PyTree[ArrayLike] = None,
+    visible: PyTree[ArrayLike] = None,
+    drop: PyTree[ArrayLike] = None,
+    scale: PyTree[ArrayLike] = None,
+    prompt: PyTree[ArrayLike] = None,
 ) -> ForwardInputs:
     """The arguments of `forward` as arrays, or one sentence about what is wrong."""
     ids = check_tokens(config, tokens)
@@ -52,7 +52,7 @@ def check_inputs(
     )
 
 
-def check_tokens(config: ModelConfig, tokens: ArrayLike) -> Int[Array, "B S"] | Int[np.ndarray, "B S"]:
+def check_tokens(config: ModelConfig, tokens: PyTree[ArrayLike]) -> Int[Array, "B S"] | Int[np.ndarray, "B S"]:
     shape = np.shape(tokens)
     if len(shape) != 2 or 0 in shape:
         raise JaxsinkError(f"tokens must be [batch, sequence] with at least one token, not of shape {shape}.")
@@ -71,12 +71,12 @@ def check_tokens(config: ModelConfig, tokens: ArrayLike) -> Int[Array, "B S"] | 
     return ids
 
 
-def check_shape(name: str, value: ArrayLike, wanted: tuple[int, ...]) -> None:
+def check_shape(name: str, value: PyTree[ArrayLike], wanted: tuple[int, ...]) -> None:
     if np.shape(value) != wanted:
         raise JaxsinkError(f"{name} must have the shape {wanted}, not {np.shape(value)}.")
 
 
-def as_bool(name: str, value: ArrayLike | None, shape: tuple[int, ...]) -> Bool[Array, ...] | None:
+def as_bool(name: str, value: PyTree[ArrayLike], shape: tuple[int, ...]) -> Bool[Array, ...] | None:
     if value is None:
         return None
     check_shape(name, value, shape)

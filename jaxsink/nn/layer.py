@@ -27,6 +27,8 @@ class Stream(NamedTuple):
 
 
 class LayerOutput(NamedTuple):
+    """What a layer gives."""
+
     stream: Stream  # of the queries that go on
     slot: Slot | None
     record: tuple[PyTree[Array], ...]  # one per recorder of the context

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Bool, Int, PyTree
+from jaxtyping import Bool, Float32, Int, PyTree
 
 from jaxsink.nn.cache import Cache
 from jaxsink.nn.context import LayerContext, select
@@ -28,19 +28,23 @@ Windows = Bool[np.ndarray, " L"] | None  # layers that use the sliding window; N
 class StackInputs(NamedTuple):
     """What a pass gives to its layers beside the context."""
 
-    drop: Array | None = None  # bool[L,B,H,S], or f32[L,B,H,S] factors
+    drop: Bool[Array, "L B H S"] | Float32[Array, "L B H S"] | None = None  # keys to hide, or factors on attention
     cache: Cache | None = None
     start: Int[Array, ""] | int = 0  # position from which keys and values are written into the cache
     outputs: Int[Array, "B W"] | None = None  # the queries that are wanted after the last layer; None = all
 
 
 class StackOutput(NamedTuple):
+    """What the layers together give."""
+
     stream: Stream
     cache: Cache | None
     record: Records  # each leaf with a leading layer axis
 
 
 class LayerStack(NamedTuple):
+    """A view of a model's layers, made for one pass; the parameters stay where the model has them."""
+
     segments: tuple[Layer, ...]
     unrolled: bool  # every segment is a single layer, without a layer axis
     windows: Windows = None
@@ -58,7 +62,7 @@ class LayerStack(NamedTuple):
         somewhere = tuple(r for r in context.recorders if r.layers is not None)
 
         def run(
-            carry: Carry, of_layer: PyTree[Array], recorders: tuple[Recorder, ...]
+            carry: Carry, of_layer: PyTree, recorders: tuple[Recorder, ...]
         ) -> tuple[Stream, Cache | None, Records]:
             stream, cache, _ = carry
             layer, drop, index, use_window = of_layer
@@ -68,7 +72,7 @@ class LayerStack(NamedTuple):
                 cache = cache.put(out.slot, index)
             return out.stream, cache, out.record
 
-        def body(carry: Carry, of_layer: PyTree[Array]) -> tuple[Carry, Records]:
+        def body(carry: Carry, of_layer: PyTree) -> tuple[Carry, Records]:
             stream, cache, values = run(carry, of_layer, everywhere + somewhere)
             kept, chosen = values[: len(everywhere)], values[len(everywhere) :]
             index = of_layer[2]
@@ -78,7 +82,7 @@ class LayerStack(NamedTuple):
         carry: Carry = (stream, given.cache, ())
         parts = list(self._parts(given.drop))
         if somewhere:
-            like = jax.eval_shape(lambda: run(carry, jax.tree.map(lambda x: x[0], parts[0]), somewhere)[2])
+            like = jax.eval_shape(lambda: run(carry, jax.tree.map(lambda x: jnp.asarray(x)[0], parts[0]), somewhere)[2])
             carry = (stream, given.cache, tuple(map(empty_slot, somewhere, like)))
         kept = []
         for part in parts:
@@ -90,7 +94,7 @@ class LayerStack(NamedTuple):
         records = tuple(next(by_layer if r.layers is None else by_slot) for r in context.recorders)
         return StackOutput(stream, cache, records)
 
-    def _parts(self, drop: Array | None) -> Iterator[PyTree[Array]]:
+    def _parts(self, drop: Array | None) -> Iterator[PyTree]:
         """What each scan goes over: (layers, drop, index, use_window) of a segment."""
         sizes = [segment.attention_norm.weight.shape[0] for segment in self.segments]
         indices, first = jnp.arange(sum(sizes)), 0
@@ -136,7 +140,7 @@ def stacked(recorder: Recorder, values: dict[int, PyTree[Array]]) -> PyTree[Arra
     return jax.tree.map(lambda *xs: jnp.stack(xs), *[values[layer] for layer in order])
 
 
-def empty_slot(recorder: Recorder, like: PyTree[jax.ShapeDtypeStruct]) -> PyTree[Array]:
+def empty_slot(recorder: Recorder, like: PyTree) -> PyTree[Array]:
     count = len(recorder.layers or ())
     return jax.tree.map(lambda s: jnp.zeros((count, *s.shape), s.dtype), like)
 

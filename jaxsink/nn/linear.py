@@ -6,7 +6,7 @@ pytrees, so `lax.scan` over a stacked module hands each step a module without th
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,8 @@ from jaxtyping import Float, Num
 
 from jaxsink.nn.config import ModelConfig
 
-
-class Maker(Protocol):
-    """Makes the start value of a parameter: random for matrices, ones for norms, zeros for biases."""
-
-    def __call__(self, shape: tuple[int, ...], kind: str) -> Array: ...
+# (shape, kind) -> the start value of a parameter: random for a "matrix", "ones" for norms, "zeros" for biases.
+Maker = Callable[[tuple[int, ...], str], Array]
 
 
 def random_maker(seed: int, dtype: DTypeLike, scale: float = 0.02) -> Maker:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
@@ -65,7 +64,7 @@ def activation_bytes(config: ModelConfig, sequences: int, queries: int, dtype: D
     return sequences * queries * (2 * config.width + widened) * jnp.dtype(dtype).itemsize
 
 
-def tree_bytes(tree: PyTree[Array]) -> int:
+def tree_bytes(tree: PyTree) -> int:
     """Of all arrays, or shapes of arrays, in a pytree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 

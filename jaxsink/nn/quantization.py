@@ -9,7 +9,7 @@ fewer chips must share them (docs/tpu-performance.md).
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,7 @@ def rounded(weight: Float[Array, "*lead O I"]) -> tuple[Int8[Array, "*lead O I"]
     return whole.astype(jnp.int8), scale
 
 
+@runtime_checkable
 class HasLayers(Protocol):
     """As much as rounding needs to know of a model."""
 
@@ -74,7 +75,7 @@ def quantized(model: OfModel) -> OfModel:
     return other
 
 
-def weights_dtype(model: PyTree[Array]) -> str:
+def weights_dtype(model: PyTree) -> str:
     """The name under which `load` gives such a model: "int8" if its layers are rounded, else the type of all weights."""
     if any(leaf.dtype == INT8 for leaf in jax.tree.leaves(model)):
         return INT8

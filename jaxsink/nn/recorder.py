@@ -122,9 +122,7 @@ def ready_made(make: Make) -> Make:
     return make
 
 
-def compile_record(
-    record: PyTree[Recorder | Callable[..., PyTree[Array]]], layers: int, heads: int
-) -> tuple[tuple[Recorder, ...], TreeDef]:
+def compile_record(record: PyTree, layers: int, heads: int) -> tuple[tuple[Recorder, ...], TreeDef]:
     """Flatten a pytree of recorders and functions into (recorders, treedef), both hashable; None records nothing."""
     leaves, treedef = jax.tree.flatten(record, is_leaf=callable)
     recorders = []

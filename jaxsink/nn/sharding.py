@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 DATA, MODEL, COPIES = "data", "model", "copies"
 
 
-def mesh_of(model: PyTree[Array]) -> Mesh | None:
+def mesh_of(model: PyTree) -> Mesh | None:
     """The mesh that the weights lie on; None for a model on one device."""
     for leaf in jax.tree.leaves(model):
         sharding = getattr(leaf, "sharding", None)

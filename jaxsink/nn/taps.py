@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jaxtyping import Bool, Float, Float32, Int, PyTree
 
 from jaxsink.nn.batch import Keys
@@ -85,7 +85,7 @@ class LayerTap:
 
     def first_keys(self: OfTap, length: int) -> OfTap:
         """The same with the first `length` keys only."""
-        return replace(self, context=replace(self.context, keys=self.keys.first_keys(length)))
+        return replace(self, context=self.context.first_keys(length))
 
     def __repr__(self) -> str:
         arrays = [field.name for field in fields(self) if field.name != "context"]
@@ -133,10 +133,13 @@ class Tap(LayerTap):
         )
 
     def first_keys(self, length: int) -> Tap:
-        cut = replace(self, k=self.k[:, :length], v=self.v[:, :length])
-        if self.probs is not None:
-            cut = replace(cut, probs=lax.slice_in_dim(self.probs, 0, length, axis=3))
-        return super(Tap, cut).first_keys(length)
+        return replace(
+            self,
+            context=self.context.first_keys(length),
+            k=self.k[:, :length],
+            v=self.v[:, :length],
+            probs=None if self.probs is None else self.probs[..., :length],
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -157,8 +160,7 @@ class ReceivedTap(LayerTap):
         return jnp.broadcast_to(jnp.arange(shape[1]), shape)
 
     def first_keys(self, length: int) -> ReceivedTap:
-        cut = replace(self, probs=lax.slice_in_dim(self.probs, 0, length, axis=3))
-        return super(ReceivedTap, cut).first_keys(length)
+        return replace(self, context=self.context.first_keys(length), probs=self.probs[..., :length])
 
 
 @jax.tree_util.register_dataclass

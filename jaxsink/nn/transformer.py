@@ -14,7 +14,7 @@ from jax import Array
 from jax.core import Tracer
 from jax.sharding import Mesh
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Float, Float32, PyTree
+from jaxtyping import Bool, Float, Float32, PyTree
 
 from jaxsink.nn.attention import choose_backend
 from jaxsink.nn.batch import Batch, Execution
@@ -85,12 +85,12 @@ class Transformer(nnx.Module):
         batch: Batch,
         *,
         cache: Cache | None = None,
-        drop: Array | None = None,
+        drop: Bool[Array, "L B H S"] | Float32[Array, "L B H S"] | None = None,
         recorders: tuple[Recorder, ...] = (),
         execution: Execution = Execution(),  # noqa: B008
         head: bool = True,
     ) -> Output:
-        """One pass. drop: bool[L,B,H,S], True = hidden from every query; or f32[L,B,H,S], factors on attention."""
+        """One pass. drop: True = hidden from every query; or factors on the attention that keys receive."""
         context = LayerContext.make(self.config, batch, recorders, execution)
         given = StackInputs(drop, cache, batch.start, batch.outputs)
         out = self.stack(execution.mesh)(self.embed(batch, context), context, given)
@@ -122,7 +122,7 @@ class Transformer(nnx.Module):
         return (self.layers,) if isinstance(self.layers, Layer) else tuple(self.layers)
 
     @property
-    def params(self) -> dict[str, PyTree[Array]]:
+    def params(self) -> dict[str, PyTree]:
         """The weights as nested dictionaries of arrays."""
         return nnx.to_pure_dict(nnx.state(self, nnx.Param))
 
@@ -208,14 +208,14 @@ def empty_cache(model: Transformer, batch: int, length: int) -> Cache:
 
 def forward(
     model: Transformer,
-    tokens: ArrayLike,
-    mask: ArrayLike | None = None,
-    visible: ArrayLike | None = None,
-    drop: ArrayLike | None = None,
-    record: PyTree[Recorder] = None,
+    tokens: PyTree[ArrayLike],
+    mask: PyTree[ArrayLike] = None,
+    visible: PyTree[ArrayLike] = None,
+    drop: PyTree[ArrayLike] = None,
+    record: PyTree = None,
     *,
-    scale: ArrayLike | None = None,
-    prompt: ArrayLike | None = None,
+    scale: PyTree[ArrayLike] = None,
+    prompt: PyTree[ArrayLike] = None,
     backend: str | None = None,
 ) -> Output:
     """Run the model over whole sequences, and return logits and what the recorders saw.

@@ -201,12 +201,12 @@ def run_rows(model: Model, rows: Sequence[Row], shape: tuple[int, int], how: Sco
         targets[place, width - len(row.answer) :] = row.answer
     mesh = mesh_of(model)
     seeds = np.array([row.seed & 0xFFFFFFFF for row in rows], np.uint32)
-    arrays = [put_batch(x, mesh) for x in (tokens, real, given, targets)]
+    ids, mask, context, answers = (put_batch(x, mesh) for x in (tokens, real, given, targets))
     keys = sequence_keys(put_batch(seeds, mesh))
     needed = None if how.intervene is None else interventions.needs(how.intervene)
     spec = make_record_spec(model.config, None, needed)
     execution = Execution(choose_backend(None, length, length, mesh), mesh)
-    return to_host(_score(model, *arrays, keys, how.intervene, spec, how.cfg_scale, execution))
+    return to_host(_score(model, ids, mask, context, answers, keys, how.intervene, spec, how.cfg_scale, execution))
 
 
 @model_jit(static=("intervene", "spec", "cfg_scale", "execution"))

@@ -47,18 +47,20 @@ def serves(tap: Tap, recorders: tuple[Recorder, ...]) -> bool:
 def pallas(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B Q H D"], Values]:
     if not serves(tap, recorders):
         return blocked(tap, recorders)
+    leaves, treedef = jax.tree.flatten(tap)
+
+    def plain(leaves: list[Array]) -> tuple[Array, Values]:
+        return blocked(jax.tree.unflatten(treedef, leaves), recorders)
 
     @jax.custom_vjp
-    def fused(tap: Tap) -> tuple[Array, Values]:
+    def fused(leaves: list[Array]) -> tuple[Array, Values]:
+        tap = jax.tree.unflatten(treedef, leaves)
         out, columns = mix_and_add_up(tap, kinds_wanted(recorders))
         received = tap if columns is None else ReceivedTap(tap.context, columns)
         return out, tuple(r.read(tap if r.columns is None else received) for r in recorders)
 
-    def backward(tap: Tap, change: tuple[Array, Values]) -> tuple[Tap]:
-        return jax.vjp(lambda tap: blocked(tap, recorders), tap)[1](change)
-
-    fused.defvjp(lambda tap: (fused(tap), tap), backward)
-    return fused(tap)
+    fused.defvjp(lambda leaves: (fused(leaves), leaves), lambda leaves, change: jax.vjp(plain, leaves)[1](change))
+    return fused(leaves)
 
 
 def kinds_wanted(recorders: tuple[Recorder, ...]) -> int:
