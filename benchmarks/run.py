@@ -194,7 +194,7 @@ def summary(results: dict[str, Any]) -> str:
             f"{ratios['ms_per_step']:.2f} of its time, {ratios['peak_mib']:.2f} of its memory",
         ],
         [
-            "a decoding step of an autoregressive model with its attention row",
+            "a decoding step of an autoregressive model with the attention of its newest query",
             f"{decoding['last row / PyTorch captured']:.2f} of its time",
         ],
         [

@@ -15,17 +15,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.paper import TABLE1
-from jaxsink.sampling.autoregressive import ARSampler
-from jaxsink.sampling.base import Sampler
-from jaxsink.sampling.dream import DreamSampler
-from jaxsink.sampling.llada import LLaDASampler
 from jaxsink.sandbox.programs import Form
 from jaxsink.tasks.benchmarks import Benchmark
 from jaxsink.tasks.extract import HUMANEVAL_STOPS, Wording
+
+if TYPE_CHECKING:
+    from jaxsink.sampling.base import Sampler
 
 Option = int | float | bool | str | None
 
@@ -79,7 +78,9 @@ class EvalSetting:
 
     @property
     def sampler_kind(self) -> type[Sampler]:
-        return {"llada": LLaDASampler, "dream": DreamSampler, "autoregressive": ARSampler}[self.decoder]
+        from jaxsink.sampling.registry import SAMPLERS  # JAX, which settings alone do not need
+
+        return SAMPLERS[{"llada": "LLaDASampler", "dream": "DreamSampler", "autoregressive": "ARSampler"}[self.decoder]]
 
     def sampler(self) -> Sampler:
         """The sampler of jaxsink that decodes so."""

@@ -13,7 +13,6 @@ from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.dream import DreamSampler
 from jaxsink.sampling.llada import LLaDASampler
 from jaxsink.sampling.registry import family_sampler, sampler_kind, to_dict
-from jaxsink.zoo.builtin import BUILTIN
 from jaxsink.zoo.presets import HUB_IDS
 
 # Published by the models' authors; what evals/settings.py has is not repeated here.
@@ -48,6 +47,8 @@ def _fits(sampler: Sampler, config: ModelConfig) -> bool:
 
 def published(name: str) -> Sampler | None:
     """By the name of a model, a directory or a file: "GSAI-ML/LLaDA-8B-Instruct", "llada-8b-instruct.Q8_0.gguf" …"""
+    from jaxsink.zoo.builtin import BUILTIN  # reads a tokenizer, which few need
+
     known: dict[str, Sampler] = {
         setting.name.split("/")[0]: setting.sampler()
         for setting in SETTINGS.values()

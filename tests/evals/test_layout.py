@@ -89,7 +89,10 @@ def programs(monkeypatch) -> list[Ran]:
             assert tokens.sharding.spec == jax.sharding.PartitionSpec("data")
         rows = np.zeros(tokens.shape[0], np.int32)
         carry = argparse.Namespace(
-            tokens=np.asarray(tokens), committed_at=np.full(tokens.shape, -1), steps=rows, log_prob=jnp.zeros(tokens.shape)
+            tokens=np.asarray(tokens),
+            committed_at=np.full(tokens.shape, -1),
+            steps=rows,
+            log_prob=jnp.zeros(tokens.shape),
         )
         return carry, ()
 

@@ -21,7 +21,7 @@ from support.models import lively, sequences
 import jaxsink
 from jaxsink import parallel
 from jaxsink.nn import attention
-from jaxsink.nn.batch import Keys
+from jaxsink.nn.batch import Execution, Keys
 from jaxsink.nn.context import LayerContext, Queries, Visibility
 from jaxsink.nn.kernels import backend, tiles
 from jaxsink.nn.taps import ExtraSink
@@ -105,7 +105,7 @@ def in_float64(x: record.Tap) -> tuple[np.ndarray, np.ndarray]:
     seen = np.asarray(see.real)[:, None, None, :] & np.ones(distance.shape, bool)
     if see.causal:
         seen &= distance >= 0
-    if see.window is not None and see.use_window is not False:
+    if see.window is not None and (see.use_window is None or bool(see.use_window)):
         seen &= distance < see.window
     if see.block is not None:
         of_key, of_query = (np.asarray(y) // see.block for y in (see.token_position, queries.token_position))
@@ -194,8 +194,9 @@ def test_statistics_change_no_output_and_kinds_add_up(monkeypatch: pytest.Monkey
 def test_a_layer_may_leave_the_window_aside(on: bool) -> None:
     """Which layers use the window is not known when a scan over layers is compiled."""
     x = layer(Case(pattern="window", drop="most"))
-    probs = in_float64(x._replace(visibility=x.visibility._replace(use_window=on)))[1]
-    x = x._replace(visibility=x.visibility._replace(use_window=jnp.array(on)))
+    visibility = dataclasses.replace(x.context.visibility, use_window=jnp.array(on))
+    x = dataclasses.replace(x, context=dataclasses.replace(x.context, visibility=visibility))
+    probs = in_float64(x)[1]
     np.testing.assert_allclose(backend.mix_and_add_up(x, 3)[1], by_kind(x, probs), atol=1e-5)
 
 
@@ -208,7 +209,10 @@ def test_on_a_mesh(shape: tuple[int, int], batch: int, queries: int) -> None:
     x = layer(Case(batch=batch, queries=queries, kv_heads=2, group=3, pattern="causal", drop="some"))
     alone, columns = backend.mix_and_add_up(x, 3)
     mesh = parallel.make_mesh(*shape)
-    spread, spread_columns = jax.jit(lambda q: backend.mix_and_add_up(x._replace(q=q, mesh=mesh), 3))(x.q)
+    context = dataclasses.replace(x.context, execution=Execution("pallas", mesh))
+    spread, spread_columns = jax.jit(lambda q: backend.mix_and_add_up(dataclasses.replace(x, q=q, context=context), 3))(
+        x.q
+    )
     np.testing.assert_allclose(spread, alone, atol=1e-6)
     np.testing.assert_allclose(spread_columns, columns, atol=1e-6 * float(columns.max()))
 
