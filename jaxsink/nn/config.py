@@ -42,7 +42,7 @@ class Experts:
     renormalise: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelConfig:
     """Static description of a model. Two models with equal configs run the same compiled program."""
 
@@ -157,6 +157,12 @@ class ModelConfig:
 
     def replace(self, **changes: Any) -> ModelConfig:
         return dataclasses.replace(self, **changes)
+
+    def __repr__(self) -> str:
+        """As a call. Fingerprints of runs are made of it, so fields of `LATER` are left out where they say nothing."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        shown = [f"{name}={value!r}" for name, value in values.items() if value or name not in LATER]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy; `from_dict` reads it back. Fields of `LATER` are left out where they say nothing."""
