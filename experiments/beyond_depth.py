@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, TABLE1, rows, worse
 
+from jaxsink.evals.conditions import Condition
 from jaxsink.sinks import MaskSinks
 from jaxsink.study import Finding, Measurement, Scored, Study, Subject, Table, plots
 
@@ -13,28 +16,27 @@ PAPER = "Not studied: the paper masks all layers at once."
 K = 5
 
 
-def by_layer(subject: Subject) -> dict[str, MaskSinks]:
+def in_layer(number: int, select: Literal["top", "random"]) -> Condition:
+    return Condition(MaskSinks(K, select=select, layers=(number,)))
+
+
+def by_layer(subject: Subject) -> tuple[Condition, ...]:
     """The top-K sinks of one layer, and as many random keys of it."""
-    layers = range(subject.model.config.layers)
-    return {
-        f"K = {K}, {select}, layer {n}": MaskSinks(K, select=select, layers=(n,))
-        for select in ("top", "random")
-        for n in layers
-    }
+    return tuple(in_layer(n, select) for select in ("top", "random") for n in range(subject.model.config.layers))
 
 
 def needs(study: Study) -> list[tuple[Subject, Measurement]]:
-    return [(s, Scored.of(group)) for s in study.subjects for group in (TABLE1, by_layer(s))]
+    return [(s, Scored(group)) for s in study.subjects for group in (TABLE1, by_layer(s))]
 
 
 def run(study: Study) -> Finding:
     figure, axes = plots.canvas()
     lines, words = [], []
     for number, subject in enumerate(study.subjects):
-        plain, right = study.right(subject, TABLE1)[PLAIN], study.right(subject, by_layer(subject))
+        plain, right = study.scores(subject, (PLAIN,))[PLAIN], study.scores(subject, by_layer(subject))
         lines += rows(subject, right, plain)
         layers = range(subject.model.config.layers)
-        top, random = ([right[f"K = {K}, {s}, layer {n}"] for n in layers] for s in ("top", "random"))
+        top, random = ([right[in_layer(n, s)] for n in layers] for s in ("top", "random"))
         colour = plots.COLOURS[number % len(plots.COLOURS)]
         marker = plots.MARKERS[number % len(plots.MARKERS)]
         axes[0, 0].plot(list(layers), [x.mean() for x in top], marker=marker, color=colour, label=subject.name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, SELECTIONS, TABLE1, conditions, rows
+from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, SELECTIONS, TABLE1, rows, with_controls
 
+from jaxsink.evals.conditions import OPPOSITE, Condition, hide
 from jaxsink.sinks import MaskSinks
 from jaxsink.study import Finding, Measurement, Scored, Study, Subject, Table, plots
 
@@ -11,28 +12,26 @@ NAME, TITLE = "dose", "How many keys can a model lose?"
 QUESTION = "At which K does accuracy fall by half, and is it the sinks or the number of keys?"
 PAPER = "Only K = 1, 5, 10 were tried, and without controls."
 MORE = (20, 40)  # beside Table 1's
+COUNTS = (1, 5, 10, *MORE)
 LEFT = 5  # keys that a head keeps at the far end
-OPPOSITE = {"top": "bottom", "random": "random", "bottom": "top"}  # hiding all but the lowest is hiding the top ones
-EXTRA = conditions(MORE) | {
-    f"all but {LEFT}, {select}": MaskSinks(LEFT, select=OPPOSITE[select], keep=True)  # type: ignore[arg-type]
-    for select in SELECTIONS
-}
+ALL_BUT = {select: Condition(MaskSinks(LEFT, select=OPPOSITE[select], keep=True)) for select in SELECTIONS}
+EXTRA = (*with_controls(MORE), *ALL_BUT.values())
 
 
 def needs(study: Study) -> list[tuple[Subject, Measurement]]:
-    return [(subject, Scored.of(group)) for subject in study.subjects for group in (TABLE1, EXTRA)]
+    return [(subject, Scored(group)) for subject in study.subjects for group in (TABLE1, EXTRA)]
 
 
 def run(study: Study) -> Finding:
     figure, axes = plots.canvas(1, len(study.subjects), sharey=True)
-    labels = [PLAIN, *(f"K = {k}" for k in (1, 5, 10, 20, 40)), f"all but {LEFT}"]
+    labels = [f"K = {k}" for k in (0, *COUNTS)] + [f"all but {LEFT}"]
     lines, words = [], []
     for axis, subject in zip(axes[0], study.subjects, strict=True):
-        right = study.right(subject, TABLE1) | study.right(subject, EXTRA)
+        right = study.scores(subject, (*TABLE1, *EXTRA))
         plain = right[PLAIN]
         lines += rows(subject, right, plain)
         for select in SELECTIONS:
-            curve = [plain, *(right[f"{label}, {select}"] for label in labels[1:])]
+            curve = [plain, *(right[hide(k, select)] for k in COUNTS), right[ALL_BUT[select]]]
             marker = plots.MARKERS[SELECTIONS.index(select)]
             axis.plot(range(len(curve)), [value.mean() for value in curve], marker=marker, label=select)
             halved = next(

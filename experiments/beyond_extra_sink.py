@@ -11,8 +11,8 @@ from pathlib import Path
 
 from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, TABLE1, percent, rows
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.study import Finding, Measurement, Recorded, Scored, Study, Subject, Table, trained
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "extra", "An extra token as the sink"
 QUESTION = "Does a model that is given a token to sink to stop using others, and does it solve more?"
@@ -30,7 +30,7 @@ def pair(runs: Path | None) -> tuple[Subject, ...]:
 
 
 def needs(study: Study) -> list[tuple[Subject, Measurement]]:
-    return [(s, spec) for s in pair(study.runs) for spec in (Recorded(), Scored.of(TABLE1))]
+    return [(s, spec) for s in pair(study.runs) for spec in (Recorded(), Scored(TABLE1))]
 
 
 def run(study: Study) -> Finding:
@@ -39,7 +39,7 @@ def run(study: Study) -> Finding:
         return Finding(name=NAME, title=TITLE, question=QUESTION, paper=PAPER, found=HOW, verdict="not tested")
     figures, masking, words = [], [], []
     for subject in subjects:
-        gallery, right = study.gallery(subject), study.right(subject, TABLE1)
+        gallery, right = study.gallery(subject), study.scores(subject, TABLE1)
         count = bootstrap(gallery.mean_over_steps(gallery.tracks.sink_count).mean(axis=(1, 2)))
         taken = bootstrap(1 - gallery.scores.sum(axis=-1).mean(axis=(0, 1, 3)) / gallery.mask.sum(axis=1))
         figures.append([subject.name, *map(float, count), *map(float, taken)])

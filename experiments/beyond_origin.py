@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.sinks import frontier
 from jaxsink.study import Finding, Gallery, Study, Table, plots
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "origin", "Where a model's sinks come from"
 QUESTION = "Does a diffusion model that was adapted from an autoregressive one keep that model's sinks?"

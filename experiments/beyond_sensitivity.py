@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.study import Finding, Gallery, Measurement, Recorded, Study, Subject, Table
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "sensitivity", "Settings of the sampler, and ε"
 QUESTION = "How much of a trajectory is the model, and how much the settings?"
@@ -16,25 +16,25 @@ PAPER = "One setting per model, ε = 3 throughout."
 EPSILONS = (1.0, 2.0, 5.0)
 
 
-def settings(subject: Subject) -> dict[str, dict[str, Any]]:
-    sampler = subject.sampler
+def settings(subject: Subject) -> dict[str, Recorded]:
+    sampler: Any = subject.sampler
     changed: dict[str, dict[str, Any]] = {"as usual": {}, "temperature 0.7": {"temperature": 0.7}}
     if hasattr(sampler, "steps"):
         changed["half the steps"] = {"steps": sampler.steps // 2}
     if hasattr(sampler, "block_length"):
         changed["one block"] = {"block_length": sampler.gen_length}
         changed["blocks half as long"] = {"block_length": sampler.block_length // 2}
-    return changed
+    return {label: Recorded(tuple(changes.items())) for label, changes in changed.items()}
 
 
 def needs(study: Study) -> list[tuple[Subject, Measurement]]:
-    return [(s, Recorded(tuple(changes.items()))) for s in study.subjects for changes in settings(s).values()]
+    return [(s, spec) for s in study.subjects for spec in settings(s).values()]
 
 
 def run(study: Study) -> Finding:
     rows = []
     for subject in study.subjects:
-        shown = {label: study.gallery(subject, **changes) for label, changes in settings(subject).items()}
+        shown = {label: study.gallery(subject, spec) for label, spec in settings(subject).items()}
         shown |= {f"ε = {eps:g}": replace(study.gallery(subject), eps=eps) for eps in EPSILONS}
         rows += [[subject.name, label, *figures(gallery)] for label, gallery in shown.items()]
     columns = ["model", "setting", "drift per step", "low", "high", "sinks per head", "low", "high", "moving heads"]

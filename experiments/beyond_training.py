@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.study import Finding, Measurement, Recorded, Study, Subject, Table, plots, trained
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "training", "Sinks during training"
 QUESTION = "When do sinks emerge, and does that depend on the objective?"

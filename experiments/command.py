@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -81,8 +80,9 @@ def run(args: argparse.Namespace) -> int:
     if runs is not None and not runs.is_dir():
         raise JaxsinkError(f"--runs: {runs} is not a directory; give the one that holds the training runs.")
 
-    from jaxsink.cli.shared import enable_compilation_cache
     from jaxsink.reporting import read_study, write_page
+    from jaxsink.runs.compile_cache import enable_compilation_cache
+    from jaxsink.runs.stopping import stop_on_sigterm
     from jaxsink.study import Study, subject
     from jaxsink.study.run import conduct
 
@@ -93,7 +93,9 @@ def run(args: argparse.Namespace) -> int:
     study = Study(subjects, folder, problems, generations, args.rows, seed=args.seed, runs=runs)
     wanted = args.names or [short(module) for module in (ORDER if args.full else PAPER)]
     experiments = [import_module(f"jaxsink_experiments.{SHORT[name]}") for name in dict.fromkeys(wanted)]
-    findings = conduct(study, experiments)
+    last_words = f"stopped by SIGTERM; all finished measurements are in {folder}, and the same command continues."
+    with stop_on_sigterm(last_words) as is_stopped:
+        findings = conduct(study, experiments, is_stopped)
     with stage("writing the page"):
         write_page(read_study(study.folder), study.folder / "report.html")
     if args.json:
@@ -107,22 +109,18 @@ def choose_mesh(text: str | None) -> Any:
     """The mesh for checkpoints: as given, or all devices along the weights; None for a single device."""
     import jax
 
-    from jaxsink.parallel import make_mesh
+    from jaxsink.parallel.mesh import make_mesh, mesh_from
 
-    found = re.fullmatch(r"(\d+)x(\d+)", text or f"1x{jax.device_count()}")
-    if found is None or "0" in found.groups():
-        raise JaxsinkError(f"--mesh takes two numbers such as 2x4, not {text!r}.")
-    data, weights = map(int, found.groups())
-    if data * weights != jax.device_count():
-        raise JaxsinkError(f"--mesh {text}: there are {jax.device_count()} devices, not {data * weights}.")
-    return make_mesh(data, weights) if jax.device_count() > 1 else None
+    if text is not None:
+        return mesh_from(text)
+    return make_mesh() if jax.device_count() > 1 else None
 
 
 def show(findings: list[Any], study: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxsink.study.statistics import wilson
+    from jaxsink.evals.statistics import wilson
 
     table = Table("experiment", "verdict", "what we find", title=f"results in {study.folder}", title_justify="left")
     for finding in findings:

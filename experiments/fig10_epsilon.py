@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.sinks import sweep
 from jaxsink.study import Finding, Study, Table, plots
 from jaxsink.study.finding import all_of
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "fig10", "Non-sinks against the threshold"
 QUESTION = "Does ε = 3 filter out at least 96 % of the tokens?"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.reporting.plots import plot_received
 from jaxsink.sinks import Threshold
 from jaxsink.study import Finding, Study, plots
 from jaxsink.study.finding import all_of
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "fig1", "Attention received per token and step"
 QUESTION = "Does attention gather on a few tokens while the canvas is unmasked?"

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.study import Finding, Study, plots
 from jaxsink.study.finding import all_of
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "fig2", "The order in which tokens are unmasked"
 QUESTION = "Do the samplers unmask in blocks, and freely, as the paper draws it?"

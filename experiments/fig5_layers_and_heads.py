@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.reporting.plots import plot_layers
 from jaxsink.sinks import Threshold
 from jaxsink.study import Finding, Study, Table, plots
 from jaxsink.study.finding import all_of
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "fig5", "Sinks over layers and heads"
 QUESTION = "Do deep layers have fewer but stronger sinks?"

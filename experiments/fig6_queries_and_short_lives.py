@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.sinks import scale_to_all_queries
 from jaxsink.study import Finding, Study, Table, plots
 from jaxsink.study.finding import all_of
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "fig6", "Who sinks where, and for how long"
 QUESTION = "Do masked and unmasked queries have different sinks, and do sinks appear for a single step?"

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.reporting.plots import plot_trajectory
 from jaxsink.sinks import Threshold
 from jaxsink.sinks.track import KINDS
 from jaxsink.study import Finding, Gallery, Study, Table, plots
 from jaxsink.study.finding import all_of
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "fig7", "Where the largest sink is, step by step"
 QUESTION = "Do sinks move in diffusion models, and stay on the first token in an autoregressive one?"

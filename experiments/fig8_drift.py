@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxsink.evals.statistics import bootstrap
 from jaxsink.sinks import distance, frontier
 from jaxsink.study import Finding, Study, Table, plots
 from jaxsink.study.finding import all_of
-from jaxsink.study.statistics import bootstrap
 
 NAME, TITLE = "fig8", "Which way sinks drift"
 QUESTION = "Do LLaDA-like sinks drift right with the blocks, and Dream-like ones left from the rightmost mask?"

@@ -7,34 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from jaxsink.evals.conditions import PLAIN, label
-from jaxsink.sinks import MaskSinks
+from jaxsink.evals.conditions import PLAIN, Condition, hide
+from jaxsink.evals.statistics import mcnemar, wilson
 from jaxsink.sinks.mask import SELECTIONS
-from jaxsink.study import Subject
-from jaxsink.study.statistics import mcnemar, wilson
+from jaxsink.study import Scores, Subject
 
 COLUMNS = ["model", "condition", "right", "low", "high", "problems", "lost", "gained", "p against K = 0"]
 NOTE = "95 % Wilson intervals; exact McNemar tests on the same problems"
 
 
-def conditions(counts: Iterable[int]) -> dict[str, MaskSinks]:
+def with_controls(counts: Iterable[int]) -> tuple[Condition, ...]:
     """The top-K sinks and both controls, for each K."""
-    return {
-        label(k, select): MaskSinks(k, select=select)  # type: ignore[arg-type]
-        for select in SELECTIONS
-        for k in counts
-    }
+    return tuple(hide(k, select) for select in SELECTIONS for k in counts)
 
 
-TABLE1: dict[str, MaskSinks | None] = {PLAIN: None, **conditions((1, 5, 10))}
+TABLE1 = (PLAIN, *with_controls((1, 5, 10)))
 
 
-def row(subject: Subject, condition: str, right: np.ndarray, plain: np.ndarray) -> list[Any]:
+def row(subject: Subject, condition: Condition, right: np.ndarray, plain: np.ndarray) -> list[Any]:
     """A line of a table: accuracy with Wilson's interval, and McNemar's exact test on the same problems."""
     interval, test = wilson(int(right.sum()), len(right)), mcnemar(plain, right)
     return [
         subject.name,
-        condition,
+        str(condition),
         float(interval.estimate),
         float(interval.low),
         float(interval.high),
@@ -45,8 +40,8 @@ def row(subject: Subject, condition: str, right: np.ndarray, plain: np.ndarray) 
     ]
 
 
-def rows(subject: Subject, right: dict[str, np.ndarray], plain: np.ndarray) -> list[list[Any]]:
-    return [row(subject, label, value, plain) for label, value in right.items()]
+def rows(subject: Subject, right: Scores, plain: np.ndarray) -> list[list[Any]]:
+    return [row(subject, condition, value, plain) for condition, value in right.items()]
 
 
 def worse(one: np.ndarray, other: np.ndarray, level: float = 0.05) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, SELECTIONS, TABLE1, percent, rows, worse
 
 from jaxsink.evals import paper
+from jaxsink.evals.conditions import hide
 from jaxsink.study import Finding, Measurement, Scored, Study, Subject, Table, plots
 from jaxsink.study.finding import all_of
 
@@ -21,7 +22,7 @@ LITTLE, MOST = 0.05, 0.5  # of the accuracy: what is lost by a model that is rob
 
 
 def needs(study: Study) -> list[tuple[Subject, Measurement]]:
-    return [(subject, Scored.of(TABLE1)) for subject in study.subjects]
+    return [(subject, Scored(TABLE1)) for subject in study.subjects]
 
 
 def draw(axis: Any, mine: list[list[Any]]) -> None:
@@ -42,20 +43,20 @@ def run(study: Study) -> Finding:
     figure, axes = plots.canvas(1, len(study.subjects), sharey=True)
     lines, held, special = [], [], []
     for axis, subject in zip(axes[0], study.subjects, strict=True):
-        right = study.right(subject, TABLE1)
+        right = study.scores(subject, TABLE1)
         plain = right[PLAIN]
         mine = rows(subject, right, plain)
         lines += mine
         draw(axis, mine)
         axis.set_title(subject.name)
-        kept = right["K = 1, top"].mean() / max(plain.mean(), 1e-9)
+        kept = right[hide(1)].mean() / max(plain.mean(), 1e-9)
         held.append(kept > 1 - LITTLE if subject.is_diffusion else kept < 1 - MOST)
-        if worse(right["K = 1, top"], right["K = 1, random"]):
+        if worse(right[hide(1)], right[hide(1, "random")]):
             special.append(subject.name)
     axes[0, 0].set_ylabel("problems solved (share)")
     by_model = {subject.name: [line for line in lines if line[0] == subject.name] for subject in study.subjects}
     drops = ", ".join(
-        f"{name} {percent(mine[0])} to {percent(next(line for line in mine if line[1] == 'K = 1, top'))}"
+        f"{name} {percent(mine[0])} to {percent(next(line for line in mine if line[1] == str(hide(1))))}"
         for name, mine in by_model.items()
     )
     control = f"Top-1 hurts significantly more than a random key in: {', '.join(special) or 'none of the models'}."

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from jaxsink import parallel, sinks
     from jaxsink.checkpoints.load import load, sampler_for, save
     from jaxsink.errors import JaxsinkError
+    from jaxsink.evals import statistics as stats
     from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
     from jaxsink.nn.origin import Origin
     from jaxsink.nn.transformer import Model, Output, abstract, forward, init
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from jaxsink.sampling.interventions import DropPositions
     from jaxsink.sampling.llada import LLaDASampler
     from jaxsink.sampling.sdar import SDARSampler
-    from jaxsink.study import statistics as stats
     from jaxsink.text.tokenizer import Tokenizer
     from jaxsink.zoo.presets import PRESETS, preset
 
@@ -38,7 +38,7 @@ _MODULES = {
     "record": "jaxsink.recording.recorders",
     "reduce": "jaxsink.recording.reductions",
     "sinks": "jaxsink.sinks",
-    "stats": "jaxsink.study.statistics",
+    "stats": "jaxsink.evals.statistics",
 }
 _HOME = {
     "load": "jaxsink.checkpoints.load",

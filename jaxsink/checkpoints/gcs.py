@@ -1,7 +1,7 @@
 """Checkpoints in Google Cloud Storage: gs://bucket/name is copied whole, the manifest last, so what has one is complete.
 
 TensorStore, which Orbax brings along, does the copying, with the credentials of the machine. A fetched checkpoint is kept in
-$JAXSINK_CHECKPOINTS, else in jaxsink/checkpoints in $XDG_CACHE_HOME or ~/.cache, and fetched anew when the bucket's changes.
+$JAXSINK_CHECKPOINTS, else in jaxsink/checkpoints among the user's caches, and fetched anew when the bucket's changes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.atomic import new_directory
+from jaxsink.runs.caches import cache_directory
 
 if TYPE_CHECKING:
     from tensorstore import Future, KvStore
@@ -63,7 +64,7 @@ def fetch(path: str | os.PathLike[str], weights: bool = True) -> Path:
                 "puts one there."
             )
         version = hashlib.sha256(url.encode() + manifest.stamp.generation).hexdigest()[:16]
-        folder = cache_directory() / f"{url.rsplit('/', 1)[-1]}-{version}"
+        folder = checkpoint_cache() / f"{url.rsplit('/', 1)[-1]}-{version}"
         if not weights and not folder.is_dir():
             folder = folder.with_name(f"{folder.name}-without-weights")
         if not folder.is_dir():
@@ -153,13 +154,14 @@ def _store(url: str) -> KvStore:
     return tensorstore.KvStore.open({"driver": "gcs", "bucket": bucket, "path": f"{prefix}/"}, context=context).result()
 
 
-def cache_directory() -> Path:
+def checkpoint_cache() -> Path:
     """Where checkpoints from elsewhere are kept."""
-    named = os.environ.get(VARIABLE)
-    if named:
-        return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache")) / "jaxsink" / "checkpoints"
+    folder = cache_directory("checkpoints", VARIABLE)
+    if folder is None:
+        raise JaxsinkError(
+            f"{VARIABLE} is off, and a checkpoint from elsewhere must be kept somewhere; name a directory."
+        )
+    return folder
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from jaxsink.checkpoints.formats import foreign_formats
-from jaxsink.checkpoints.gcs import cache_directory
+from jaxsink.checkpoints.gcs import checkpoint_cache
 from jaxsink.errors import JaxsinkError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -35,11 +35,11 @@ def fetch(repository: str, weights: bool = True) -> Path:
     try:
         commit = _commit(repository)
     except JaxsinkError:
-        kept = [folder for folder in cache_directory().glob(f"{_stem(repository)}-*") if (folder / MANIFEST).is_file()]
+        kept = [folder for folder in checkpoint_cache().glob(f"{_stem(repository)}-*") if (folder / MANIFEST).is_file()]
         if not kept:
             raise
         return max(kept, key=lambda folder: folder.stat().st_mtime)
-    folder = cache_directory() / f"{_stem(repository)}-{commit[:12]}"
+    folder = checkpoint_cache() / f"{_stem(repository)}-{commit[:12]}"
     if (folder / MANIFEST).is_file():
         return folder
     converters = foreign_formats(repository)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import Commands, add_reading_options, fail, reading_options
+from jaxsink.cli.main import Commands, add_reading_options, reading_options
 from jaxsink.cli.sampler_options import positive
 from jaxsink.errors import JaxsinkError
 from jaxsink.zoo.resolve import NAMES
@@ -137,12 +137,13 @@ def run(args: argparse.Namespace) -> int:
     import jax
 
     from jaxsink.checkpoints.load import load
-    from jaxsink.cli.shared import Found, enable_compilation_cache
+    from jaxsink.cli.shared import Found
     from jaxsink.evals.conditions import conditions
     from jaxsink.evals.engine import Evaluation, evaluate
     from jaxsink.planner.here import find_place
     from jaxsink.planner.workload import exam_workload
-    from jaxsink.runs.stopping import EXIT_CODE, StoppedError, stop_on_sigterm
+    from jaxsink.runs.compile_cache import enable_compilation_cache
+    from jaxsink.runs.stopping import stop_on_sigterm
     from jaxsink.tasks.exam import gold_exam
 
     wanted = conditions(k, [name.strip() for name in args.select.split(",") if name.strip()], args.rank_on)
@@ -157,13 +158,10 @@ def run(args: argparse.Namespace) -> int:
     place = find_place(work, jax.devices() if mesh is None else mesh.devices.flatten(), args.rows, mesh, devices)
     print(place.describe(work), file=sys.stderr)
     model = load(args.model, dtype=dtype, mesh=place.mesh, **reading_options(args))
-    job = Evaluation(model, exam, wanted, folder, args.seed, count, place.rows, place.devices, shard)
+    job = Evaluation(model, exam, wanted, args.seed, count, place.rows, place.devices, shard)
     last_words = f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues."
-    try:
-        with stop_on_sigterm(last_words) as is_stopped:
-            evaluate(job, is_stopped)
-    except StoppedError:
-        return fail(last_words, EXIT_CODE)
+    with stop_on_sigterm(last_words) as is_stopped:
+        evaluate(job, folder, is_stopped)
     return show(args, folder, exam.tokenizer)
 
 
@@ -205,19 +203,13 @@ def check_leave(args: argparse.Namespace) -> None:
 
 def choose_place(args: argparse.Namespace) -> tuple[list[Any] | None, Any]:
     """(devices for pmap or None, mesh or None), as far as that was asked for; a CPU uses all its devices."""
-    from jaxsink.cli.train import choose_devices
+    from jaxsink.parallel.mesh import choose_devices, mesh_from
 
-    if args.mesh is None:
-        devices = choose_devices(args.devices)
-        decided = args.devices is not None or devices[0].platform == "cpu"
-        return (devices if decided and len(devices) > 1 else None), None
-    found = re.fullmatch(r"(\d+)x(\d+)", args.mesh)
-    if found is None or "0" in found.groups():
-        raise JaxsinkError(f"--mesh takes two numbers such as 2x4, not {args.mesh!r}.")
-    from jaxsink.parallel import make_mesh
-
-    data, weights = map(int, found.groups())
-    return None, make_mesh(data, weights, choose_devices(data * weights))
+    if args.mesh is not None:
+        return None, mesh_from(args.mesh)
+    devices = choose_devices(args.devices)
+    decided = args.devices is not None or devices[0].platform == "cpu"
+    return (devices if decided and len(devices) > 1 else None), None
 
 
 def choose_exam(args: argparse.Namespace, config: ModelConfig) -> Exam:
@@ -281,11 +273,12 @@ def task_or_own_tokenizer(args: argparse.Namespace) -> Tokenizer:
 def show(args: argparse.Namespace, folder: Path, tokenizer: Tokenizer) -> int:
     """Sum up, and print it."""
     from jaxsink.cli.tables import print_run
-    from jaxsink.evals.manifest import read_manifest
+    from jaxsink.evals.results import KIND
     from jaxsink.evals.summary import summarise
     from jaxsink.evals.tables import write_tables
+    from jaxsink.runs.run import read_manifest
 
-    name = read_manifest(folder)["exam"]["name"]
+    name = read_manifest(folder, KIND)["exam"]["name"]
     if name != args.setting:
         raise JaxsinkError(f"{folder} holds an evaluation of {name}, not of {args.setting}; name that setting.")
     results = summarise(folder, tokenizer.token)

@@ -118,12 +118,12 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from jaxsink.checkpoints.load import load
-    from jaxsink.cli import shared
+    from jaxsink.runs.compile_cache import enable_compilation_cache
     from jaxsink.runs.reporter import is_watched
 
     console = Console(stderr=True)
     watched = is_watched(console) and not args.no_live
-    shared.enable_compilation_cache(not args.no_compile_cache)
+    enable_compilation_cache(not args.no_compile_cache)
     job = prepare(args)
     begin = time.perf_counter()
     model = load(job.found.path, args.dtype, **reading_options(args))
@@ -209,9 +209,9 @@ def execute(job: Job, model: Any, args: argparse.Namespace, console: Console | N
     import numpy as np
 
     from jaxsink.cli import live
-    from jaxsink.cli.shared import CompileClock
     from jaxsink.recording.recorders import received
     from jaxsink.recording.reductions import sink_share
+    from jaxsink.runs.compile_cache import CompileClock
     from jaxsink.sampling.generate import generate
 
     config, every = model.config, 1 if job.record is None else job.record.every
@@ -264,10 +264,9 @@ def steps_per_frame(model: Any, positions: int, frame: float) -> int:
 
 def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[str, Any]:
     """What --json prints, but for the times."""
-    from jaxsink.cli.shared import first_end
     from jaxsink.nn.attention import choose_backend
     from jaxsink.nn.quantization import weights_dtype
-    from jaxsink.sampling.generation import end_ids
+    from jaxsink.sampling.generation import before_end, end_ids
 
     skip = gen.prompt_length - len(job.ids)  # padding
     steps = int(gen.steps[0])
@@ -276,8 +275,8 @@ def describe(job: Job, model: Any, gen: Any, args: argparse.Namespace) -> dict[s
     text = None
     if job.tokenizer is not None:
         response = tokens[len(job.ids) :]
-        end = len(response) if args.stop_at_eos is False else first_end(response, job.found.config)
-        text = job.tokenizer.decode(tokens[job.start : len(job.ids)] + response[:end])
+        ends = () if args.stop_at_eos is False else end_ids(job.found.config)
+        text = job.tokenizer.decode(tokens[job.start : len(job.ids)] + before_end(response, ends))
     return {
         "text": text,
         "empty": why_empty(tokens[job.start :], end_ids(job.found.config)) if text == "" else None,

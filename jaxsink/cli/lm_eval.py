@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from lm_eval.__main__ import cli_evaluate
 
     import jaxsink.evals.lm_eval.harness  # noqa: F401 - registers the model
-    from jaxsink.cli.shared import enable_compilation_cache
+    from jaxsink.runs.compile_cache import enable_compilation_cache
 
     enable_compilation_cache()
     before, sys.argv = sys.argv, ["lm-eval", *args.arguments]  # lm-eval reads its arguments there, and nowhere else

@@ -16,6 +16,7 @@ from jaxsink.cli.platform import use_cpu_if_alone
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.progress import human_bytes as human_bytes
 from jaxsink.runs.progress import reporting, stage
+from jaxsink.runs.stopping import EXIT_CODE, StoppedError
 from jaxsink.version import __version__
 
 Commands = Any  # argparse's subparsers object, whose type has no public name
@@ -32,7 +33,8 @@ BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. Exit code 0: done, 2: bad input (one sentence on stderr), 1: our fault, 130: interrupted."""
+    """Run one command. Exit code 0: done, 2: bad input (one sentence on stderr), 1: our fault, 130: interrupted, 143:
+    stopped by SIGTERM."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold what the terminal cannot show
     args = build_parser().parse_args(argv)
@@ -54,6 +56,8 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return fail(f"{where}{error.strerror or error}.", BAD_INPUT)
+    except StoppedError as error:
+        return fail(str(error), EXIT_CODE)
     except KeyboardInterrupt:
         code = fail("interrupted; nothing half-written was left.", INTERRUPTED)
         return end_process(code) if argv is None else code

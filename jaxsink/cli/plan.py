@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -113,12 +112,14 @@ def add_run_options(group: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     os.environ["JAX_PLATFORMS"] = "cpu"  # before JAX starts: a real TPU, if there is one, stays free
     from jaxsink.checkpoints.load import describe
+    from jaxsink.parallel.mesh import parse_mesh
     from jaxsink.planner.topology import parse_topology
 
     if args.price is not None and args.price < 0:
         raise JaxsinkError(f"--price must not be negative, and is {args.price}.")
     slices = [parse_topology(name) for name in dict.fromkeys(args.tpu)]
-    config, mesh = describe(args.model, **reading_options(args))[0], parse_mesh(args.mesh)
+    config = describe(args.model, **reading_options(args))[0]
+    mesh = None if args.mesh is None else parse_mesh(args.mesh)
     single = run_options(args)
     settings = [] if single and args.setting is None else find_settings(args.setting, args.model, config)
     if settings and single:
@@ -235,15 +236,6 @@ def make_job(args: argparse.Namespace, config: ModelConfig) -> Job:
         return job
     shape = Shape(config, job.steps, 1 if job.is_autoregressive else job.length, job.length)
     return job.replace(record={name: WHAT[name][0](shape) for name in record_names("--record", wanted)})
-
-
-def parse_mesh(text: str | None) -> Mesh | None:
-    if text is None:
-        return None
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
-    if found is None:
-        raise JaxsinkError(f"--mesh takes two numbers such as 2x4 (batch x weights), not {text!r}.")
-    return int(found[1]), int(found[2])
 
 
 @contextmanager

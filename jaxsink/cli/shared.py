@@ -1,4 +1,4 @@
-"""What the commands that run models share: the cache of compiled programs, finding a model, its prompt, its records."""
+"""What the commands that run models share: finding a model, its prompt, its records."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import os
 import re
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,98 +21,15 @@ from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.origin import Origin
 from jaxsink.recording import recorders
 from jaxsink.recording import reductions as reduce
+from jaxsink.runs.atomic import new_file
 from jaxsink.runs.progress import human_bytes
-from jaxsink.sampling.generation import end_ids
 from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.zoo.names import no_such_model
 from jaxsink.zoo.recommend import recommended
 from jaxsink.zoo.resolve import resolve
 
-VARIABLE = "JAXSINK_COMPILE_CACHE"
-OFF = ("", "0", "no", "off", "false")
-SHORTEST = 0.5  # seconds; what compiles faster is not worth a file
 LARGE = 2e9  # bytes of a record that deserve a warning
 TALKS = {"instruct", "chat", "it", "sft", "dpo", "rl", "mixcot"}  # what names of models made for chats say
-
-
-def enable_compilation_cache(wanted: bool = True) -> Path | None:
-    """Keep compiled programs on the disk, so that the next run with the same shapes starts at once.
-
-    The directory is $JAXSINK_COMPILE_CACHE ("off" for none), else jaxsink/xla in $XDG_CACHE_HOME or ~/.cache. JAX's own
-    setting (JAX_COMPILATION_CACHE_DIR) goes first. A directory that cannot be written to means no cache, not an error.
-    Returns the directory in use, or None.
-    """
-    if not wanted:
-        jax.config.update("jax_compilation_cache_dir", None)
-        return None
-    present = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    if present:
-        return Path(present)
-    folder = cache_directory()
-    if folder is None or not is_writable(folder):
-        return None
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
-    return folder
-
-
-def cache_directory() -> Path | None:
-    """Where compiled programs belong; None when the user wants none."""
-    named = os.environ.get(VARIABLE)
-    if named is not None:
-        return None if named.strip().lower() in OFF else Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # the XDG rules: relative paths are to be ignored
-        base = os.path.expanduser("~/.cache")
-    return Path(base) / "jaxsink" / "xla" if os.path.isabs(base) else None
-
-
-def is_writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
-
-
-class CompileClock:
-    """Counts the seconds that JAX spends tracing and compiling while it is open.
-
-    Programs contain others, so that durations overlap: what counts is the time covered by any of them.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._spans: list[tuple[float, float]] = []
-        self._begin = clock()
-
-    def __enter__(self) -> CompileClock:
-        self._begin = self._clock()
-        jax.monitoring.register_event_duration_secs_listener(self._hear)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        jax.monitoring.unregister_event_duration_listener(self._hear)
-
-    def _hear(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        """Called when something has just ended."""
-        if not event.startswith("/jax/core/compile/"):
-            return
-        end = self._clock()
-        begin = max(end - duration_secs, self._begin)
-        while self._spans and self._spans[-1][1] > begin:
-            begin = min(begin, self._spans.pop()[0])
-        self._spans.append((begin, end))
-
-    @property
-    def compiling(self) -> float:
-        return sum(end - begin for begin, end in self._spans)
-
-    @property
-    def running(self) -> float:
-        """Seconds since the start, without the compiling."""
-        return self._clock() - self._begin - self.compiling
 
 
 @dataclass(frozen=True)
@@ -259,19 +174,5 @@ class RecordFile:
         for path, leaf in jax.tree_util.tree_flatten_with_path(gen.record)[0]:
             arrays[".".join(str(key.key) for key in path)] = np.asarray(leaf)
         arrays["settings"] = np.array(json.dumps(settings))
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        try:
-            with open(partial, "wb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self.path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-
-
-def first_end(ids: Sequence[int], config: ModelConfig) -> int:
-    """How many ids come before the first end token."""
-    ends = end_ids(config)
-    return next((n for n, token in enumerate(ids) if token in ends), len(ids))
+        with new_file(self.path) as partial, partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)

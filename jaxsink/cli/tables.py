@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jaxsink.evals.conditions import PLAIN, label, parts
+from jaxsink.evals.conditions import PLAIN
 from jaxsink.evals.tables import compact, table1
 
 CORRECTED = "p: two-sided, corrected by Holm for the tests of one column (paper: Fisher; none, random: McNemar)."
@@ -27,8 +27,8 @@ def print_run(results: Mapping[str, Any], folder: Path) -> None:
         print_perplexities(console, results)
     else:
         print_accuracies(console, results)
-    if PLAIN in results["sinks"]:
-        print_sinks(console, results["sinks"][PLAIN])
+    if str(PLAIN) in results["sinks"]:
+        print_sinks(console, results["sinks"][str(PLAIN)])
     speed = results["throughput"]
     if speed["questions_per_second"]:
         note = ", compiling included" if speed["with_compiling"] else ""
@@ -41,11 +41,10 @@ def print_perplexities(console: Console, results: Mapping[str, Any]) -> None:
     console.print("perplexity of the published answers")
     columns = ("condition", "perplexity (95 %)", "nats per token (95 %)", "p: none", "p: random")
     table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    tests = {(test["condition"], test["against"]): test for test in results["tests"]}
+    tests = {(test["condition"], test["kind"]): test for test in results["tests"]}
     for line in results["conditions"]:
         condition = line["condition"]
-        plain = tests.get((condition, PLAIN))
-        control = tests.get((condition, label(parts(condition)[0], "random")))
+        plain, control = (tests.get((condition, kind)) for kind in ("plain", "random"))
         table.add_row(
             condition,
             "{perplexity:.2f} ({low:.2f}–{high:.2f})".format(**line),

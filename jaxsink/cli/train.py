@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,19 +82,25 @@ def run(args: argparse.Namespace) -> int:
         raise JaxsinkError(f"there is no built-in model {args.name!r}; there are {', '.join(NAMES)}.")
     if args.problems < 1:
         raise JaxsinkError(f"--problems must be at least 1, and is {args.problems}.")
-    devices = choose_devices(args.devices)
 
-    from jaxsink.training.run import Run
+    from jaxsink.parallel.mesh import choose_devices
+    from jaxsink.runs.stopping import stop_on_sigterm
+    from jaxsink.training.run import Training
     from jaxsink.training.step import data_mesh
     from jaxsink.zoo.builtin import builtin
 
+    devices = choose_devices(args.devices)
     known = builtin(args.name)
     given = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
     settings = dataclasses.replace(known.settings, **given)
     config = known.config.replace(extra_sink=args.extra_sink)
-    training = Run(args.name, config, known.sampler, settings, local(args.out, "--out"))
-    with stage(args.name, total=settings.steps, unit="steps", detail="preparing") as task:
-        training.train(data_mesh(devices), watching(task))
+    training = Training(args.name, config, known.sampler, settings, local(args.out, "--out"))
+    last_words = f"stopped by SIGTERM; all steps so far are in {training.out}, and the same command continues."
+    with (
+        stop_on_sigterm(last_words) as is_stopped,
+        stage(args.name, total=settings.steps, unit="steps", detail="preparing") as task,
+    ):
+        training.train(data_mesh(devices), watching(task), is_stopped=is_stopped)
     result = training.examine(args.problems, again(args.name, settings, known.settings, args.extra_sink))
     print(json.dumps(result) if args.json else summary(training.out, result))
     return 0
@@ -107,22 +112,6 @@ def again(name: str, settings: Settings, usual: Settings, extra_sink: bool) -> s
     options = [f"--{key.replace('_', '-')} {getattr(settings, key)}" for key in changed]
     options += ["--extra-sink"] if extra_sink else []
     return " ".join(["jaxsink train", name, f"--out runs/{name}", *options])
-
-
-def choose_devices(count: int | None) -> list[Any]:
-    """The first `count` devices; a CPU can be cut into as many as wanted."""
-    import jax
-
-    if count is not None:
-        if count < 1:
-            raise JaxsinkError(f"--devices must be at least 1, and is {count}.")
-        if jax.config.jax_num_cpu_devices < count:  # pyright: ignore[reportAttributeAccessIssue]
-            with suppress(RuntimeError):  # JAX is running already, with the devices that it has
-                jax.config.update("jax_num_cpu_devices", count)
-    found = jax.devices()
-    if count is not None and count > len(found):
-        raise JaxsinkError(f"--devices {count}: there are only {len(found)}.")
-    return found[:count]
 
 
 def watching(task: Task) -> Callable[[Progress], None]:

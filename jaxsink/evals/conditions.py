@@ -1,67 +1,128 @@
-"""What is compared: the unmasked model, and sinks or as many other keys hidden, by label."""
+"""What is compared: the unmasked model, and sinks or as many other keys hidden.
+
+conditions((0, 1, 5), ("top", "random"))      # K = 0; K = 1, top; K = 1, random; K = 5, top; K = 5, random
+str(hide(5, "random"))                        # "K = 5, random"
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, cast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple, cast
 
+from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
 from jaxsink.sinks.mask import SELECTIONS as RANKED
 from jaxsink.sinks.mask import MaskSinks
 from jaxsink.sinks.turns import Turns
 
-PLAIN = "K = 0"
 FIRST = "first"  # the first tokens, whatever they receive
 SELECTIONS = (*RANKED, FIRST)
-Conditions = Mapping[str, MaskSinks | None]
+OPPOSITE = {"top": "bottom", "random": "random", "bottom": "top"}  # hiding all but the lowest is hiding the top ones
 RankOn = Literal["masked", "clean"]
 
 
-def conditions(
-    counts: Iterable[int], selections: Iterable[str], rank_on: RankOn = "masked"
-) -> dict[str, MaskSinks | None]:
+@dataclass(frozen=True)
+class Condition:
+    """A policy under which questions are asked; None hides nothing. Its text says all that is unusual about it."""
+
+    policy: MaskSinks | None = None
+
+    @property
+    def k(self) -> int:
+        """Keys hidden per head."""
+        return 0 if self.policy is None else self.policy.k
+
+    @property
+    def select(self) -> str | None:
+        """Which keys are hidden; None hides none."""
+        if self.policy is None:
+            return None
+        if self.policy.positions == tuple(range(self.policy.k)) and not self.policy.keep:
+            return FIRST
+        return OPPOSITE[self.policy.select] if self.policy.keep else self.policy.select
+
+    def __str__(self) -> str:
+        if self.policy is None:
+            return "K = 0"
+        count = f"all but {self.k}" if self.policy.keep else f"K = {self.k}"
+        said = {"k", "select", "keep", *(("positions",) if self.select == FIRST else ())}
+        unusual = [field.name for field in fields(MaskSinks) if getattr(self.policy, field.name) != field.default]
+        return ", ".join([count, str(self.select), *(self._text(name) for name in unusual if name not in said)])
+
+    def _text(self, name: str) -> str:
+        value = getattr(self.policy, name)
+        if name == "rank_on":
+            return f"ranked on {value} maps"
+        if name == "layers":
+            return f"layer{'s' * (len(value) > 1)} {', '.join(map(str, value))}"
+        return f"{name} {value}"
+
+    def to_dict(self) -> JsonObject:
+        """For manifests and results, which are read without the policy."""
+        return {"k": self.k, "select": self.select, "policy": repr(self.policy)}
+
+
+PLAIN = Condition()
+
+
+class Named(NamedTuple):
+    """A condition as results on the disk name it."""
+
+    name: str
+    k: int
+    select: str | None
+
+    @classmethod
+    def all_of(cls, manifest: JsonObject) -> list[Named]:
+        """The conditions of an evaluation, by its manifest."""
+        return [cls(name, about["k"], about["select"]) for name, about in manifest["conditions"].items()]
+
+
+def hide(k: int, select: str = "top", rank_on: RankOn = "masked") -> Condition:
+    """K keys per head: the top sinks, one of their controls, or the first tokens."""
+    if select not in SELECTIONS:
+        raise JaxsinkError(f"keys cannot be selected by {select!r}; choose from {', '.join(SELECTIONS)}.")
+    if select == FIRST:
+        return Condition(MaskSinks(k, positions=tuple(range(k)), rank_on=rank_on))
+    return Condition(MaskSinks(k, select=cast(Literal["top", "random", "bottom"], select), rank_on=rank_on))
+
+
+def conditions(counts: Iterable[int], selections: Iterable[str], rank_on: RankOn = "masked") -> tuple[Condition, ...]:
     """Every K with every selection, in order of K; K = 0 hides nothing, so it occurs once."""
     wanted, selected = sorted(set(counts)), list(dict.fromkeys(selections))
-    unknown = [name for name in selected if name not in SELECTIONS]
-    if unknown:
-        raise JaxsinkError(f"keys cannot be selected by {unknown[0]!r}; choose from {', '.join(SELECTIONS)}.")
     if not wanted or wanted[0] < 0 or (wanted[-1] > 0 and not selected):
         raise JaxsinkError("name at least one number K of keys to hide, none of them negative, and how to select them.")
-    found: dict[str, MaskSinks | None] = {PLAIN: None} if wanted[0] == 0 else {}
-    for k in filter(None, wanted):
-        found |= {label(k, select): policy(k, select, rank_on) for select in selected}
-    return found
+    hidden = tuple(hide(k, select, rank_on) for k in wanted if k for select in selected)
+    return (PLAIN, *hidden) if wanted[0] == 0 else hidden
 
 
-def policy(k: int, select: str, rank_on: RankOn) -> MaskSinks:
-    if select == FIRST:
-        return MaskSinks(k, positions=tuple(range(k)), rank_on=rank_on)
-    return MaskSinks(k, select=cast(Any, select), rank_on=rank_on)
+def programs(wanted: Sequence[Condition]) -> list[tuple[Condition, ...]]:
+    """Conditions that can take turns in one program: those that rank on clean maps take two passes a step, others one."""
+    clean = tuple(one for one in wanted if one.policy is not None and one.policy.rank_on == "clean")
+    others = tuple(one for one in wanted if one not in clean)
+    return [tuple(wanted)] if not clean or set(others) <= {PLAIN} else [others, clean]
 
 
-def label(k: int, select: str) -> str:
-    return f"K = {k}, {select}"
+class Comparison(NamedTuple):
+    """Two conditions to test on the same questions. kind: what the second one is."""
+
+    condition: str
+    against: str
+    kind: Literal["plain", "random"]
 
 
-def parts(condition: str) -> tuple[int, str | None]:
-    """(K, selection) of a label; nothing is selected for K = 0."""
-    found = re.fullmatch(r"K = (\d+)(?:, (\w+))?", condition)
-    if found is None:
-        raise JaxsinkError(f"{condition!r} is not the label of a condition, such as {PLAIN!r} or {label(5, 'top')!r}.")
-    return int(found[1]), found[2]
+def comparisons(known: Sequence[Named]) -> list[Comparison]:
+    """Each condition against K = 0, and sinks against as many random keys."""
+    plain = next((one.name for one in known if one.k == 0), None)
+    random = {one.k: one.name for one in known if one.select == "random"}
+    sinks = [one for one in known if one.select in ("top", FIRST) and one.k in random]
+    return [Comparison(one.name, plain, "plain") for one in known if plain is not None and one.k] + [
+        Comparison(one.name, random[one.k], "random") for one in sinks
+    ]
 
 
-def comparisons(labels: Iterable[str]) -> list[tuple[str, str]]:
-    """Pairs to test on the same questions: each condition against K = 0, and sinks against random keys."""
-    known = list(labels)
-    against_plain = [(name, PLAIN) for name in known if PLAIN in known and name != PLAIN]
-    sinks = [name for name in known if name.endswith((", top", f", {FIRST}"))]
-    against_random = [(name, f"{name.rpartition(', ')[0]}, random") for name in sinks]
-    return against_plain + [pair for pair in against_random if pair[1] in known]
-
-
-def intervention(wanted: Conditions) -> Turns | None:
+def intervention(wanted: Sequence[Condition]) -> Turns | None:
     """One `intervene` for a batch whose sequences follow the conditions in turns; None if there is nothing to drop."""
-    policies = tuple(wanted.values())
+    policies = tuple(condition.policy for condition in wanted)
     return None if policies == (None,) else Turns(policies)

@@ -1,7 +1,7 @@
 """The evaluation engine: questions under all conditions in batches of few shapes, results kept as they come.
 
-    with stop_on_sigterm() as is_stopped:
-        evaluate(Evaluation(model, exam, conditions((0, 1, 5, 10), SELECTIONS), Path("out")), is_stopped)
+    job = Evaluation(model, exam, conditions((0, 1, 5, 10), SELECTIONS))
+    evaluate(job, Path("out"))                       # goes on where it stopped
     summarise(Path("out"), exam.tokenizer.token)
 
 Questions are sorted into buckets by the length of their prompt (see jaxsink.evals.layout). A bucket's batches all have the
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -28,28 +28,30 @@ import numpy as np
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import buckets, full_batches, round_up
-from jaxsink.evals.conditions import Conditions, intervention
+from jaxsink.evals.conditions import Condition, intervention, programs
 from jaxsink.evals.layout import ROWS, STREAM, batch_rows
-from jaxsink.evals.manifest import claim, manifest
-from jaxsink.evals.results import RESULTS, SPEED, Key, LineFile, file_of, read_results
+from jaxsink.evals.results import KIND, RESULTS, SPEED, Key, Result, identity, read_results
 from jaxsink.evals.sinks import SinkCounter, recorder, recording_sampler
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Model
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.runs.progress import progress
+from jaxsink.runs.run import Run
 from jaxsink.runs.stopping import IsStopped, StoppedError, never
 from jaxsink.sampling.execution import replicate
 from jaxsink.sampling.generate import generate
-from jaxsink.sampling.generation import Generation
+from jaxsink.sampling.generation import Generation, before_end, end_ids
 from jaxsink.tasks.exam import Exam, Question
 from jaxsink.tasks.score import Score
 
-Asked = tuple[Question, str]  # a question, and the label of the condition under which it is asked
+Asked = tuple[Question, Condition]
+Keep = Callable[[list[Result]], object]
+"""Takes results as they come."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model, what it is asked under which conditions, and where the results go.
+    """A model, and what it is asked under which conditions.
 
     eps: of Eq. 3, for the sinks that are counted; None counts none. rows: the most sequences of a batch, over all
     devices. devices: split the batch by pmap; a model on a mesh uses that instead. shard: (2, 4) is the second of four
@@ -58,8 +60,7 @@ class Evaluation:
 
     model: Model
     exam: Exam
-    conditions: Conditions
-    folder: Path
+    conditions: tuple[Condition, ...]
     seed: int = 0
     eps: float | None = 3.0
     rows: int = ROWS
@@ -103,69 +104,82 @@ class Batch:
     """Sequences of one bucket that are asked together."""
 
     width: int  # of the padded prompts
+    conditions: tuple[Condition, ...]  # that one program has
     filled: tuple[Asked, ...]  # with the repeats that fill it up
     asked: tuple[Asked, ...]  # without
     first: bool  # of its bucket in this process, so that its time includes the compiling
 
 
-def evaluate(run: Evaluation, is_stopped: IsStopped = never) -> None:
-    """Ask what has no result yet. Raises StoppedError soon after `is_stopped()` turns true; nothing finished is lost."""
-    claim(run.folder, manifest(run.model, run.exam, run.conditions, run.eps, run.seed))
-    number = run.shard[0]
+def evaluate(job: Evaluation, folder: Path, is_stopped: IsStopped = never) -> None:
+    """Ask what has no result in the folder yet. Raises StoppedError soon after `is_stopped()` turns true; nothing that
+    was finished is lost."""
+    decides, facts = identity(job.model, job.exam, job.conditions, job.eps, job.seed)
     with (
-        LineFile(file_of(run.folder, RESULTS, number)) as results,
-        LineFile(file_of(run.folder, SPEED, number)) as speed,
+        Run.open(folder, KIND, decides, facts, job.shard[0]) as run,
+        run.lines(RESULTS) as results,
+        run.lines(SPEED) as speed,
     ):
-        done = set(read_results(run.folder))
-        left = list(batches(run, done))
-        cost, turns = run.exam.sampler.response_length, len(run.conditions)
-        start, asked, total = time.monotonic(), 0.0, sum(len(batch.asked) for batch in left) / turns
-        with progress([(batch.width + cost) * len(batch.filled) for batch in left]) as (begin, end):
-            for batch in left:
-                begun = time.monotonic()
-                rate = f", {asked / (begun - start):.3g} questions/s" if asked else ""
-                size = f"{len(batch.filled)} sequences of {batch.width} + {cost} tokens"
-                begin(f"{asked:.4g} of {total:.4g} questions{rate}, {size}")
-                tokens = ask(run, batch, results, is_stopped)
-                seconds = round(time.monotonic() - begun, 3)
-                questions = len(batch.asked) / turns
-                speed.append([{"seconds": seconds, "questions": questions, "tokens": tokens, "first": batch.first}])
-                asked += questions
-                end()
+        ask_all(job, results.append, speed.append, read_results(folder), is_stopped)
 
 
-def batches(run: Evaluation, done: set[Key]) -> Iterator[Batch]:
+def ask_all(
+    job: Evaluation,
+    keep: Keep,
+    keep_speed: Keep = lambda lines: None,
+    done: Collection[Key] = (),
+    is_stopped: IsStopped = never,
+) -> None:
+    """Ask everything but what is done; results go to `keep`, question by question."""
+    left = list(batches(job, done))
+    cost, turns = job.exam.sampler.response_length, len(job.conditions)
+    start, asked, total = time.monotonic(), 0.0, sum(len(batch.asked) for batch in left) / turns
+    with progress([(batch.width + cost) * len(batch.filled) for batch in left]) as (begin, end):
+        for batch in left:
+            begun = time.monotonic()
+            rate = f", {asked / (begun - start):.3g} questions/s" if asked else ""
+            size = f"{len(batch.filled)} sequences of {batch.width} + {cost} tokens"
+            begin(f"{asked:.4g} of {total:.4g} questions{rate}, {size}")
+            tokens = ask(job, batch, keep, is_stopped)
+            seconds = round(time.monotonic() - begun, 3)
+            questions = len(batch.asked) / turns
+            keep_speed([{"seconds": seconds, "questions": questions, "tokens": tokens, "first": batch.first}])
+            asked += questions
+            end()
+
+
+def batches(job: Evaluation, done: Collection[Key] = ()) -> Iterator[Batch]:
     """What is left for this shard, longest prompts first: if memory does not suffice, that shows at once.
 
     A bucket's shape follows from all its questions, not from those that are left.
     """
-    number, count = run.shard
-    questions = run.exam.questions[number - 1 :: count]
-    for width, together in buckets(questions, lambda question: round_up(len(question.prompt), run.exam.bucket)):
-        rows = batch_rows(len(together) * len(run.conditions), run.rows, run.share)
-        left = [(q, label) for q in together for label in run.conditions if (q.index, label) not in done]
-        for number, (filled, real) in enumerate(full_batches(left, rows)):
-            yield Batch(width, tuple(filled), tuple(filled[:real]), number == 0)
+    number, count = job.shard
+    questions = job.exam.questions[number - 1 :: count]
+    for width, together in buckets(questions, lambda question: round_up(len(question.prompt), job.exam.bucket)):
+        for wanted in programs(job.conditions):
+            rows = batch_rows(len(together) * len(wanted), job.rows, job.share)
+            left = [(q, one) for q in together for one in wanted if (q.index, str(one)) not in done]
+            for number, (filled, real) in enumerate(full_batches(left, rows)):
+                yield Batch(width, wanted, tuple(filled), tuple(filled[:real]), number == 0)
 
 
-def ask(run: Evaluation, batch: Batch, results: LineFile, is_stopped: IsStopped) -> int:
+def ask(job: Evaluation, batch: Batch, keep: Keep, is_stopped: IsStopped) -> int:
     """Generate, grade and keep one batch; the number of tokens that it committed."""
-    out = answers(run, batch, is_stopped)
-    if run.exam.gold:
-        return keep_likelihoods(batch, results, out)
-    texts = decoded(np.asarray(out.response), run)
+    out = answers(job, batch, is_stopped).on_host()
+    if job.exam.gold:
+        return keep_likelihoods(batch, keep, out)
+    texts = decoded(np.asarray(out.response), job)
     steps, committed = np.asarray(out.steps), np.asarray(out.committed_at) >= 0
-    counter = None if run.eps is None else SinkCounter.of(out, run.config.mask_id, run.config.heads)
+    counter = None if job.eps is None else SinkCounter.of(out, job.config.mask_id, job.config.heads)
     with graded(batch.asked, texts) as scores:
         for numbers in by_question(batch):
             if is_stopped() and not all(scores[number].done() for number in numbers):
                 raise StoppedError
             lines = []
             for number in numbers:
-                question, label = batch.asked[number]
-                line = result(question, label, texts[number], scores[number].result(), int(steps[number]))
+                question, condition = batch.asked[number]
+                line = result(question, condition, texts[number], scores[number].result(), int(steps[number]))
                 lines.append(line if counter is None else {**line, "sinks": counter.sequence(number)})
-            results.append(lines)
+            keep(lines)
     return int(committed[: len(batch.asked)].sum())
 
 
@@ -175,52 +189,50 @@ def by_question(batch: Batch) -> Iterator[list[int]]:
         yield list(numbers)
 
 
-def keep_likelihoods(batch: Batch, results: LineFile, out: Generation) -> int:
+def keep_likelihoods(batch: Batch, keep: Keep, out: Generation) -> int:
     """Keep how likely the published answers of one batch were; the number of their tokens."""
     log_prob = np.asarray(out.log_prob, np.float64)[:, out.prompt_length :]
     for numbers in by_question(batch):
         lines = []
         for number in numbers:
-            question, label = batch.asked[number]
+            question, condition = batch.asked[number]
             total = float(log_prob[number, : len(question.gold)].sum())
-            fixed = {"index": question.index, "task_id": question.task_id, "condition": label}
+            fixed = {"index": question.index, "task_id": question.task_id, "condition": str(condition)}
             lines.append({**fixed, "log_prob": total, "tokens": len(question.gold)})
-        results.append(lines)
+        keep(lines)
     return sum(len(question.gold) for question, _ in batch.asked)
 
 
-def answers(run: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
+def answers(job: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
     """The whole batch, padding sequences included."""
     asked = [question for question, _ in batch.filled]
-    numbers = {label: number for number, label in enumerate(run.conditions)}
 
     def look(*_: Any) -> None:
         if is_stopped():
             raise StoppedError
 
-    eps = None if run.exam.gold else run.eps
-    end = run.config.eos_ids[:1]
+    eps = None if job.exam.gold else job.eps
+    end = job.config.eos_ids[:1]
     return generate(
-        run.placed,
+        job.placed,
         [list(question.prompt) for question in asked],
-        recording_sampler(run.exam.sampler, eps),
+        recording_sampler(job.exam.sampler, eps),
         record=recorder(eps),
-        force=[[*question.gold, *end] for question in asked] if run.exam.gold else None,
-        intervene=intervention(run.conditions),
-        seed=[run.seed + question.index for question in asked],
+        force=[[*question.gold, *end] for question in asked] if job.exam.gold else None,
+        intervene=intervention(batch.conditions),
+        seed=[job.seed + question.index for question in asked],
         stream=STREAM,
-        pad_to=run.exam.bucket,
+        pad_to=job.exam.bucket,
         listener=look,
-        devices=run.used_devices,
-        policies=[numbers[label] for _, label in batch.filled],
+        devices=job.used_devices,
+        policies=[batch.conditions.index(condition) for _, condition in batch.filled],
     )
 
 
-def decoded(response: np.ndarray, run: Evaluation) -> list[str]:
+def decoded(response: np.ndarray, job: Evaluation) -> list[str]:
     """The texts of i32[B,gen], each up to its first end token."""
-    ends = np.isin(response, [token for token in (*run.config.eos_ids, run.config.eot_id) if token is not None])
-    stop = np.where(ends.any(axis=1), ends.argmax(axis=1), response.shape[1])
-    return [run.exam.tokenizer.decode(ids[:length]) for ids, length in zip(response, stop, strict=True)]
+    ends = end_ids(job.config)
+    return [job.exam.tokenizer.decode(before_end(ids, ends)) for ids in response.tolist()]
 
 
 class graded:  # noqa: N801 - reads as what it gives
@@ -237,13 +249,13 @@ class graded:  # noqa: N801 - reads as what it gives
         self.pool.shutdown(cancel_futures=True)
 
 
-def result(question: Question, label: str, text: str, score: Score, steps: int) -> dict[str, Any]:
+def result(question: Question, condition: Condition, text: str, score: Score, steps: int) -> Result:
     """A line of the results; what a benchmark does not have is left out."""
     scored = {name: value for name, value in asdict(score).items() if value is not None}
     return {
         "index": question.index,
         "task_id": question.task_id,
-        "condition": label,
+        "condition": str(condition),
         "text": text,
         **scored,
         "steps": steps,

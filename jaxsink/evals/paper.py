@@ -54,7 +54,7 @@ class Published:
         difference. Both sides answered the same questions, but which ones they solved was not published; without the
         pairs the test is conservative: it may miss a difference, it does not invent one.
         """
-        from jaxsink.study.statistics import (
+        from jaxsink.evals.statistics import (
             fisher,  # settings take figures from here, and are read where NumPy is not needed
         )
 

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.conditions import comparisons, parts
-from jaxsink.evals.manifest import read_manifest
+from jaxsink.evals.conditions import Comparison, Named, comparisons
 from jaxsink.evals.paper import published
-from jaxsink.evals.results import SPEED, read_lines, read_results, write_json
+from jaxsink.evals.results import KIND, SPEED, read_results
 from jaxsink.evals.sinks import frequent_tokens, pool
-from jaxsink.study.statistics import bootstrap, mcnemar, paired_difference, wilson
+from jaxsink.evals.statistics import bootstrap, mcnemar, paired_difference, wilson
+from jaxsink.runs.atomic import write_json
+from jaxsink.runs.lines import read_lines
+from jaxsink.runs.run import read_manifest
 
 FILE = "results.json"
 Answers = list[dict[str, Any]]  # of one condition, in order of question
@@ -26,7 +28,8 @@ Answers = list[dict[str, Any]]  # of one condition, in order of question
 
 def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
     """Sum up all shards, write results.json, and return what it says; `name_of` gives a token id's text."""
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, KIND)
+    known = {one.name: one for one in Named.all_of(manifest)}
     by_condition, total = finished(folder, list(manifest["conditions"]))
     count = len(next(iter(by_condition.values())))
     setting = manifest["exam"]["setting"]
@@ -48,15 +51,16 @@ def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
     }
     if count:
         for label, answers in by_condition.items():
+            about = {"condition": label, "k": known[label].k, "select": known[label].select}
             if gold:
-                results["conditions"].append({"condition": label, **perplexities(answers)})
+                results["conditions"].append({**about, **perplexities(answers)})
                 continue
-            line = {"condition": label, **accuracies(answers)}
+            line = {**about, **accuracies(answers)}
             results["conditions"].append(line | against_published(line, manifest, complete=count == total))
             if manifest["eps"] is not None:
                 results["sinks"][label] = sinks(answers, name_of)
         test = compared_likelihoods if gold else compared
-        results["tests"] = [test(pair, by_condition) for pair in comparisons(by_condition)]
+        results["tests"] = [test(pair, by_condition) for pair in comparisons(list(known.values()))]
     write_json(folder / FILE, results)
     return results
 
@@ -67,7 +71,7 @@ def finished(folder: Path, labels: list[str]) -> tuple[dict[str, Answers], int]:
     indices = sorted({index for index, _ in found})
     complete = [index for index in indices if all((index, label) in found for label in labels)]
     by_condition = {label: [found[index, label] for index in complete] for label in labels}
-    return by_condition, read_manifest(folder)["exam"]["questions"]
+    return by_condition, read_manifest(folder, KIND)["exam"]["questions"]
 
 
 def accuracies(answers: Answers) -> dict[str, Any]:
@@ -87,8 +91,8 @@ def against_published(line: Mapping[str, Any], manifest: Mapping[str, Any], comp
 
     Only a complete run is tested: questions are asked in order of length, so those that come first are no fair sample.
     """
-    k, select = parts(line["condition"])
-    known = published(manifest["exam"]["name"], k, manifest["reported"]) if select in (None, "top") else None
+    asked_as_published = line["select"] in (None, "top")
+    known = published(manifest["exam"]["name"], line["k"], manifest["reported"]) if asked_as_published else None
     if known is None:
         return {"reported": None, "p_reported": None}
     return {"reported": known.percent, "p_reported": known.p(line["right"], line["total"]) if complete else None}
@@ -96,7 +100,7 @@ def against_published(line: Mapping[str, Any], manifest: Mapping[str, Any], comp
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """What `summarise` wrote last, if it is of all answers that are there."""
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, KIND)
     try:
         results = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -112,11 +116,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return results
 
 
-def compared(pair: tuple[str, str], by_condition: Mapping[str, Answers]) -> dict[str, Any]:
+def compared(pair: Comparison, by_condition: Mapping[str, Answers]) -> dict[str, Any]:
     """McNemar's exact test of two conditions."""
-    first, second = ([answer["correct"] for answer in by_condition[label]] for label in pair)
+    first, second = ([answer["correct"] for answer in by_condition[label]] for label in pair[:2])
     only_first, only_second, p = mcnemar(first, second)
-    return {"condition": pair[0], "against": pair[1], "gained": only_first, "lost": only_second, "p": p}
+    return {**pair._asdict(), "gained": only_first, "lost": only_second, "p": p}
 
 
 def perplexities(answers: Answers) -> dict[str, Any]:
@@ -131,11 +135,11 @@ def perplexities(answers: Answers) -> dict[str, Any]:
     return {"total": len(answers), "tokens": int(sums[:, 1].sum()), "perplexity": value, "low": low, "high": high}
 
 
-def compared_likelihoods(pair: tuple[str, str], by_condition: Mapping[str, Answers]) -> dict[str, Any]:
+def compared_likelihoods(pair: Comparison, by_condition: Mapping[str, Answers]) -> dict[str, Any]:
     """Mean difference of the log-probability per token, over questions, and the sign-flip test of it."""
-    first, second = ([a["log_prob"] / a["tokens"] for a in by_condition[label]] for label in pair)
+    first, second = ([a["log_prob"] / a["tokens"] for a in by_condition[label]] for label in pair[:2])
     difference, low, high, p = paired_difference(first, second)
-    return {"condition": pair[0], "against": pair[1], "difference": difference, "low": low, "high": high, "p": p}
+    return {**pair._asdict(), "difference": difference, "low": low, "high": high, "p": p}
 
 
 def sinks(answers: Answers, name_of: Callable[[int], str]) -> dict[str, Any]:
@@ -150,7 +154,7 @@ def sinks(answers: Answers, name_of: Callable[[int], str]) -> dict[str, Any]:
 
 def throughput(folder: Path) -> dict[str, Any]:
     """Speed of one process, from the batches that did not compile, if there are any."""
-    lines = list(read_lines(folder, SPEED))
+    lines = [line.value for line in read_lines(folder, SPEED)]
     warm = [line for line in lines if not line["first"]] or lines
     seconds = sum(line["seconds"] for line in warm)
     return {

@@ -12,10 +12,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from jaxsink.evals.conditions import PLAIN, SELECTIONS, label, parts
+from jaxsink.evals.conditions import PLAIN, SELECTIONS
 from jaxsink.evals.paper import TABLE2
-from jaxsink.evals.results import write_json, write_text
-from jaxsink.study.statistics import holm
+from jaxsink.evals.statistics import holm
+from jaxsink.runs.atomic import write_json, write_text
 
 Summary = Mapping[str, Any]  # what jaxsink.evals.summary writes into results.json
 Row = dict[str, Any]
@@ -44,21 +44,18 @@ def table1(summaries: Sequence[Summary]) -> list[Row]:
 
 
 def _rows(summary: Summary) -> list[Row]:
-    tests = {(test["condition"], test["against"]): test for test in summary["tests"]}
+    tests = {(test["condition"], test["kind"]): test for test in summary["tests"]}
     rows = []
     for line in summary["conditions"]:
         condition = line["condition"]
-        (k, select), plain = parts(condition), tests.get((condition, PLAIN), {})
-        control = tests.get((condition, label(k, "random")), {})
+        plain, control = (tests.get((condition, kind), {}) for kind in ("plain", "random"))
         rows.append(
             {
                 "model": summary["subject"],
                 "benchmark": summary["benchmark"],
                 "setting": summary["exam"],
                 "condition": condition,
-                "k": k,
-                "select": select,
-                **{name: line[name] for name in ("right", "total", "accuracy", "low", "high")},
+                **{name: line[name] for name in ("k", "select", "right", "total", "accuracy", "low", "high")},
                 "paper": line["reported"],
                 "p_paper": line["p_reported"],
                 "lost": plain.get("lost"),
@@ -74,7 +71,7 @@ def table2(summaries: Sequence[Summary]) -> list[Row]:
     """The most frequent sink tokens of each unmasked model with their base rates, and the paper's in order beside them."""
     rows = []
     for summary in summaries:
-        ours = summary["sinks"].get(PLAIN, {"tokens": []})["tokens"]
+        ours = summary["sinks"].get(str(PLAIN), {"tokens": []})["tokens"]
         theirs = TABLE2.get(summary["exam"].split("/")[0], ()) if ours else ()
         for rank, (token, paper) in enumerate(zip_longest(ours, theirs), 1):
             found = {name: token[name] for name in ("token", "share", "base", "lift")} if token else {}

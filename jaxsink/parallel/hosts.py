@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 import numpy as np
@@ -58,6 +60,18 @@ def to_host(tree: PyTree) -> PyTree:
         return np.asarray(multihost_utils.process_allgather(x, tiled=True))
 
     return jax.tree.map(whole, tree)
+
+
+def from_main(value: Any) -> Any:
+    """The first process's value, plain data as JSON has it, in every process."""
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    data = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.array(len(data))))
+    sent = data if is_main() else np.zeros(size, np.uint8)
+    return json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8)))
 
 
 @contextmanager

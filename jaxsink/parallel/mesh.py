@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -70,6 +72,34 @@ def make_mesh(data: int = 1, model: int | None = None, devices: Sequence[Device]
         )
     grid = np.array(devices).reshape(data, model)
     return Mesh(grid, (DATA, MODEL), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def parse_mesh(text: str) -> tuple[int, int]:
+    """(data, model) of a text such as "2x4"."""
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text.strip())
+    if found is None:
+        raise JaxsinkError(f"a mesh is two numbers such as 2x4 (batch x weights), not {text!r}.")
+    return int(found[1]), int(found[2])
+
+
+def choose_devices(count: int | None = None) -> list[Device]:
+    """The first `count` devices, or all; a CPU can be cut into as many as wanted, before JAX first uses it."""
+    if count is not None:
+        if count < 1:
+            raise JaxsinkError(f"at least 1 device is needed, not {count}.")
+        if jax.config.jax_num_cpu_devices < count:  # pyright: ignore[reportAttributeAccessIssue]
+            with suppress(RuntimeError):  # JAX is running already, with the devices that it has
+                jax.config.update("jax_num_cpu_devices", count)
+    found = jax.devices()
+    if count is not None and count > len(found):
+        raise JaxsinkError(f"{count} devices are asked for, and there are {len(found)}.")
+    return found[:count]
+
+
+def mesh_from(text: str) -> Mesh:
+    """The mesh of a text such as "2x4", on the first devices."""
+    data, model = parse_mesh(text)
+    return make_mesh(data, model, choose_devices(data * model))
 
 
 def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedSharding:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.conditions import Conditions, conditions, intervention
+from jaxsink.evals.conditions import Condition, conditions, intervention
 from jaxsink.evals.layout import BUCKET, STREAM, Bucket, layout
 from jaxsink.evals.prompt_lengths import COUNTED_WITH, estimated_lengths
 from jaxsink.evals.settings import EvalSetting
@@ -36,7 +36,7 @@ class Workload:
     config: ModelConfig
     sampler: Sampler
     lengths: tuple[int, ...]
-    conditions: Conditions
+    conditions: tuple[Condition, ...]
     counted: str
     eps: float | None = 3.0
     dtype: str = "bfloat16"
@@ -67,7 +67,7 @@ class Workload:
         )
 
 
-def table_1_conditions() -> Conditions:
+def table_1_conditions() -> tuple[Condition, ...]:
     return conditions(KEYS_HIDDEN, SELECTIONS)
 
 
@@ -90,7 +90,9 @@ def published_workload(
     return work
 
 
-def exam_workload(exam: Exam, config: ModelConfig, wanted: Conditions, eps: float | None, dtype: str) -> Workload:
+def exam_workload(
+    exam: Exam, config: ModelConfig, wanted: tuple[Condition, ...], eps: float | None, dtype: str
+) -> Workload:
     """The evaluation that is about to run."""
     lengths = tuple(len(question.prompt) for question in exam.questions)
     counted = "the model's tokenizer"

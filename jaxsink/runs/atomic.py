@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import glob
+import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from jaxsink.errors import JaxsinkError
 
@@ -48,20 +52,53 @@ def new_directory(path: Path, marker: str, overwrite: bool = False) -> Iterator[
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A file `.NAME.partial` beside `path` to write; it replaces `path` if the block ends well, and is gone otherwise."""
-    partial = path.with_name(f".{path.name}.partial")
+    """A file beside `path` to write; it replaces `path` if the block ends well, and is gone otherwise.
+
+    Several processes, also of several hosts, may do so at the same time; what killed ones left here is removed.
+    """
+    mine = f".{path.name}.{socket.gethostname()}-"
+    partial = path.with_name(f"{mine}{os.getpid()}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f"{glob.escape(mine)}*.partial"):
+        if not _is_alive(left.name.removeprefix(mine).removesuffix(".partial")):
+            left.unlink(missing_ok=True)
     try:
         yield partial
-        for one in (partial, path.parent):
-            handle = os.open(one, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        sync(partial)
         partial.rename(path)
+        sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file whole."""
+    with new_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file whole."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def sync(path: Path) -> None:
+    """A file, or a folder with its names, onto the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:  # it is another user's
+        return True
+    return True
 
 
 def check_target(path: Path, marker: str, overwrite: bool) -> None:
@@ -157,8 +194,4 @@ def _sync(folder: Path) -> None:
     """Everything in the folder onto the disk, so that no power cut after the rename can leave a hole in it."""
     for directory, _, files in os.walk(folder):
         for name in (*files, "."):
-            handle = os.open(os.path.join(directory, name), os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync(Path(directory, name))

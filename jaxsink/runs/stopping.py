@@ -20,7 +20,7 @@ IsStopped = Callable[[], bool]
 
 
 class StoppedError(Exception):
-    """The work was left because the flag was up; what was finished is on the disk."""
+    """The work was left because the flag was up; what was finished is on the disk. Its text is for the user."""
 
 
 @contextmanager
@@ -44,6 +44,8 @@ def stop_on_sigterm(last_words: str = "stopped by SIGTERM.") -> Iterator[IsStopp
     watch.start()
     try:
         yield is_stopped
+    except StoppedError as error:
+        raise StoppedError(last_words) from error
     finally:
         seen.set()
         signal.set_wakeup_fd(other)

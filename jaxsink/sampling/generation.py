@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float, Int, PyTree, Shaped
 import jaxsink
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.parallel.hosts import to_host
 from jaxsink.sampling.leaves import AnyArray, Kept
 from jaxsink.sampling.tidy import Selection, dataframe, dataset
 from jaxsink.text.tokenizer import Tokenizer
@@ -88,9 +90,13 @@ class Generation:
             filled = np.flatnonzero(committed >= 0)
             start = min(self.prompt_length, *filled[:1])
             response = tokens[self.prompt_length :][mask[self.prompt_length :]].tolist()
-            end = next((n for n, token in enumerate(response) if token in self.end_ids), len(response))
-            rows.append(tokens[start : self.prompt_length].tolist() + response[:end])
+            rows.append(tokens[start : self.prompt_length].tolist() + before_end(response, self.end_ids))
         return rows
+
+    def on_host(self) -> Generation:
+        """The same with NumPy arrays, whole, in every process."""
+        names = ("tokens", "committed_at", "record", "mask", "steps", "recorded_steps", "log_prob")
+        return replace(self, **to_host({name: getattr(self, name) for name in names}))
 
     def show(self, tokenizer: Tokenizer | None = None) -> None:
         """The player page (see `jaxsink.report`): in a notebook in place, else in the browser; its path is printed."""
@@ -166,3 +172,8 @@ class Generation:
 def end_ids(config: ModelConfig) -> tuple[int, ...]:
     """The tokens that end a text."""
     return tuple(dict.fromkeys((*config.eos_ids, *(() if config.eot_id is None else (config.eot_id,)))))
+
+
+def before_end(ids: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """The ids up to the first end token."""
+    return list(itertools.takewhile(lambda token: token not in ends, ids))

@@ -2,7 +2,19 @@
 
 from jaxsink.study.finding import Finding, Table
 from jaxsink.study.gallery import Gallery
-from jaxsink.study.measure import Measurement, Recorded, Scored, Study
+from jaxsink.study.measure import Measurement, Recorded, Scored, Scores, Study
 from jaxsink.study.subject import Subject, subject, trained
 
-__all__ = ["Finding", "Gallery", "Measurement", "Recorded", "Scored", "Study", "Subject", "Table", "subject", "trained"]
+__all__ = [
+    "Finding",
+    "Gallery",
+    "Measurement",
+    "Recorded",
+    "Scored",
+    "Scores",
+    "Study",
+    "Subject",
+    "Table",
+    "subject",
+    "trained",
+]

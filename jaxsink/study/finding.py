@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import csv
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxsink.runs.atomic import new_file
+from jaxsink.runs.atomic import new_file, write_json
 
 Verdict = Literal["holds", "holds partly", "does not hold", "not tested", "new"]  # new: the paper claims nothing here
 
@@ -33,17 +33,12 @@ class Finding:
 
     def save(self, folder: Path) -> None:
         """`NAME.json`, and each table as a CSV file beside it."""
-        with new_file(folder / f"{self.name}.json") as partial:
-            partial.write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        for number, table in enumerate(self.tables):
-            with new_file(folder / f"{self.name}-{number + 1}.csv") as partial:
-                lines = [table.columns, *table.rows]
-                partial.write_text("".join(",".join(map(_cell, line)) + "\n" for line in lines), encoding="utf-8")
-
-
-def _cell(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return '"' + text.replace('"', '""') + '"' if any(char in text for char in ',"\n') else text
+        write_json(folder / f"{self.name}.json", asdict(self))
+        for number, table in enumerate(self.tables, 1):
+            with new_file(folder / f"{self.name}-{number}.csv") as partial, partial.open("w", encoding="utf-8") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(table.columns)
+                writer.writerows([f"{v:.6g}" if isinstance(v, float) else v for v in row] for row in table.rows)
 
 
 def all_of(*held: bool) -> Verdict:

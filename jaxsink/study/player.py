@@ -30,7 +30,7 @@ def export(study: Study) -> list[str]:
     """Write `player/MODEL-PROBLEM.npz`, and the same with `-hidden`, for every subject; the names of the files."""
     names = []
     for subject, spec in needs(study):
-        gallery, condition = study.recorded(subject, spec), CONDITION if spec.hide else ""
+        gallery, condition = study.gallery(subject, spec), CONDITION if spec.hide else ""
         for sequence in range(min(PROBLEMS, len(gallery.tokens))):
             name = f"{subject.name}-{sequence + 1}{'-hidden' if spec.hide else ''}.npz"
             arrays = one_generation(subject, gallery, sequence) | {"condition": np.array(condition)}

@@ -1,29 +1,25 @@
-"""Who is studied: a model, how it writes, what it is asked, and what counts as right."""
+"""Who is studied: a model, how it writes, and what it is asked."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxsink.checkpoints.load import load, sampler_for
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.parameters import named_leaves
+from jaxsink.nn.fingerprint import fingerprint
 from jaxsink.nn.transformer import Model
+from jaxsink.sampling.base import Sampler
 from jaxsink.sinks.tokens import kind_table
-from jaxsink.tasks.batches import PROMPT, prompt_ids
-from jaxsink.tasks.task import Problem, problems
+from jaxsink.tasks.exam import Exam, chat_exam, task_exam
 from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
 from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.zoo.resolve import NAMES
-
-CHAT_PROMPT = 128  # positions for a question in a chat template
 
 
 @dataclass(frozen=True)
@@ -31,18 +27,12 @@ class Subject:
     name: str
     model: Model
     tokenizer: Tokenizer
-    sampler: Any
+    sampler: Sampler
     chats: bool  # asked through its chat template
-    pad_to: int
 
     @property
     def is_diffusion(self) -> bool:
         return self.model.config.is_diffusion
-
-    @property
-    def mapped_sampler(self) -> Any:
-        """The sampler that records whole maps: an autoregressive one adds up all queries so far."""
-        return self.sampler if self.is_diffusion else replace(self.sampler, whole_map=True)
 
     @cached_property
     def kinds(self) -> np.ndarray:
@@ -50,40 +40,23 @@ class Subject:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the model's configuration and weights."""
-        digest = hashlib.sha256(repr(self.model.config).encode())
-        for name, leaf in named_leaves(self.model)[0]:
-            digest.update(name.encode())
-            digest.update(np.asarray(leaf).tobytes())
-        return digest.hexdigest()
+        return fingerprint(self.model)
 
-    def prompts(self, asked: Sequence[Problem]) -> list[list[int]]:
-        if not self.chats:
-            return prompt_ids(asked)
-        return [
-            self.tokenizer.chat(f"{p.question} Think step by step, and end with #### and the number.") for p in asked
-        ]
-
-    def texts(self, response: np.ndarray) -> list[str]:
-        """The text of each sequence, up to its first eos."""
-        ends = np.isin(response, self.model.config.eos_ids)
-        stop = np.where(ends.any(axis=1), ends.argmax(axis=1), response.shape[1])
-        return [self.tokenizer.decode(ids[:length]) for ids, length in zip(response, stop, strict=True)]
-
-
-def questions(count: int, seed: int = 0) -> list[Problem]:
-    """Held-out problems, the same for every subject."""
-    return problems("test", count, seed)
+    def exam(self, total: int, seed: int) -> Exam:
+        """Held-out problems, the same for every subject."""
+        if self.chats:
+            return chat_exam(self.tokenizer, range(total), self.sampler, seed)
+        return task_exam(self.model.config, range(total), self.sampler, seed)
 
 
 def trained(run: Path, checkpoint: str | None = None) -> Subject:
     """The model of a training run (`jaxsink train --out RUN`), or one of its checkpoints along the way."""
-    if not (run / "run.json").is_file():
-        raise JaxsinkError(f"{run} holds no training run; make one with `jaxsink train --out {run}`.")
     checkpoint_path = run / "model" if checkpoint is None else run / "checkpoints" / checkpoint
+    if not checkpoint_path.is_dir():
+        raise JaxsinkError(f"{run} holds no trained model; make one with `jaxsink train --out {run}`.")
     model = load(checkpoint_path, dtype="float32").unrolled()
     name = run.name if checkpoint is None else f"{run.name}@{checkpoint}"
-    return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False, pad_to=PROMPT)
+    return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False)
 
 
 def subject(
@@ -92,7 +65,7 @@ def subject(
     """A built-in model by name, or any checkpoint by path (asked through its chat template), cut over a mesh."""
     if name in NAMES:
         model = load(name, dtype="float32").unrolled()
-        return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False, pad_to=PROMPT)
+        return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False)
     model = load(name, mesh=mesh, mask_id=mask_id, ignore_settings=ignore_settings)
     short = str(name).rstrip("/").rsplit("/", 1)[-1]
-    return Subject(short, model, model.tokenizer, sampler_for(model), chats=True, pad_to=CHAT_PROMPT)
+    return Subject(short, model, model.tokenizer, sampler_for(model), chats=True)

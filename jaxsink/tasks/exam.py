@@ -22,18 +22,24 @@ from jaxsink.evals.settings import EvalSetting
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.autoregressive import ARSampler
 from jaxsink.sampling.base import Sampler
+from jaxsink.tasks.batches import PROMPT, answer_ids, prompt_ids
 from jaxsink.tasks.benchmarks import FILES, Example
 from jaxsink.tasks.extract import INVALID
 from jaxsink.tasks.prompts import gold_text, prompt_texts
 from jaxsink.tasks.score import Score, score
+from jaxsink.tasks.task import Problem, extract, problems
+from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
 from jaxsink.text import chat
 from jaxsink.text.tokenizer import Tokenizer
+from jaxsink.zoo.builtin import BUILTIN
 from jaxsink.zoo.recommend import recommended
 
 TASK = "task"
 """The name of the built-in word problems, where a benchmark is named."""
 
 TASK_QUESTIONS = 1000
+CHAT_PROMPT = 128
+"""Positions for a word problem in a chat template; longer prompts take a multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -156,31 +162,53 @@ def benchmark_exam(
     return Exam(setting.name, tuple(questions), sampler, tokenizer, facts, reported=setting.reported)
 
 
-def task_exam(config: ModelConfig, numbers: Sequence[int], sampler: Sampler | None = None) -> Exam:
-    """The built-in word problems, held-out split, for a built-in model or one trained like it, with its sampler."""
-    from jaxsink.tasks.batches import PROMPT, answer_ids, prompt_ids
-    from jaxsink.tasks.task import Problem, extract, problems
-    from jaxsink.tasks.vocabulary import tokenizer
-    from jaxsink.zoo.builtin import BUILTIN
+def task_exam(config: ModelConfig, numbers: Sequence[int], sampler: Sampler | None = None, seed: int = 0) -> Exam:
+    """The built-in word problems, held-out split, for a built-in model or one trained like it, with its sampler.
 
+    seed: of the series of problems.
+    """
     kinds = [name for name, known in BUILTIN.items() if known.config.family == config.family]
-    if not kinds or config.vocab != tokenizer().size:
+    if not kinds or config.vocab != task_tokenizer().size:
         raise JaxsinkError(
             f"a {config.family} model with {config.vocab} vocabulary rows does not know the words of the built-in task; "
             f"evaluate one of {', '.join(BUILTIN)} with it, or a model made by `jaxsink train`."
         )
-
-    def grade(problem: Problem, text: str) -> Score:
-        found = extract(text)
-        return Score(problem.score(text), INVALID if found is None else str(found))
-
-    series = problems("test", max(numbers) + 1)
-    asked = [series[number] for number in numbers]
-    questions = [
-        Question(number, f"{TASK}/test/{number}", tuple(prompt), partial(grade, problem), tuple(gold))
-        for number, problem, prompt, gold in zip(numbers, asked, prompt_ids(asked), answer_ids(asked), strict=True)
-    ]
     sampler = sampler or recommended(config, kinds)
     sampler.check(config)
-    facts = {"setting": {"name": TASK, "sampler": repr(sampler)}, "benchmark": TASK, "splits": ["test"]}
-    return Exam(TASK, tuple(questions), sampler, tokenizer(), facts, bucket=PROMPT)
+    asked = take_problems(numbers, seed)
+    questions = word_questions(numbers, asked, prompt_ids(asked), answer_ids(asked))
+    return Exam(TASK, questions, sampler, task_tokenizer(), task_facts(sampler), bucket=PROMPT)
+
+
+def chat_exam(tokenizer: Tokenizer, numbers: Sequence[int], sampler: Sampler, seed: int = 0) -> Exam:
+    """The same problems for any model, through its chat template."""
+    asked = take_problems(numbers, seed)
+    prompts = [
+        tokenizer.chat(f"{problem.question} Think step by step, and end with #### and the number.") for problem in asked
+    ]
+    golds = [tokenizer.encode(problem.answer) for problem in asked]
+    questions = word_questions(numbers, asked, prompts, golds)
+    return Exam(TASK, questions, sampler, tokenizer, task_facts(sampler), bucket=CHAT_PROMPT)
+
+
+def take_problems(numbers: Sequence[int], seed: int) -> list[Problem]:
+    series = problems("test", max(numbers) + 1, seed)
+    return [series[number] for number in numbers]
+
+
+def word_questions(
+    numbers: Sequence[int], asked: Sequence[Problem], prompts: Sequence[list[int]], golds: Sequence[list[int]]
+) -> tuple[Question, ...]:
+    return tuple(
+        Question(number, f"{TASK}/test/{number}", tuple(prompt), partial(grade_number, problem), tuple(gold))
+        for number, problem, prompt, gold in zip(numbers, asked, prompts, golds, strict=True)
+    )
+
+
+def grade_number(problem: Problem, text: str) -> Score:
+    found = extract(text)
+    return Score(problem.score(text), INVALID if found is None else str(found))
+
+
+def task_facts(sampler: Sampler) -> JsonObject:
+    return {"setting": {"name": TASK, "sampler": repr(sampler)}, "benchmark": TASK, "splits": ["test"]}

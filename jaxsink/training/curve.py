@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from jaxsink.errors import JaxsinkError
+from jaxsink.runs.atomic import new_file
 from jaxsink.training.step import Metrics
 
 COLUMNS = ("step", "loss", "gradient_norm", "learning_rate")
@@ -26,18 +28,25 @@ class Curve:
         """The lines up to a step; later ones belong to steps that will be taken again."""
         lines: list[tuple[str, ...]] = []
         if path.is_file():
-            with open(path, encoding="utf-8", newline="") as file:
-                lines = [tuple(line) for line in list(csv.reader(file))[1:] if int(line[0]) <= step]
+            try:
+                with open(path, encoding="utf-8", newline="") as file:
+                    heading, *lines = (tuple(line) for line in csv.reader(file))
+                numbers = [[float(cell) for cell in line] for line in lines]
+                if heading != COLUMNS or any(len(line) != len(COLUMNS) for line in numbers):
+                    raise ValueError("columns are missing")
+            except (ValueError, csv.Error) as error:
+                raise JaxsinkError(
+                    f"{path} is damaged ({error}); remove it to go on without the curve so far."
+                ) from error
+            lines = [line for line in lines if int(line[0]) <= step]
         return cls(path, lines)
 
-    def add(self, step: int, metrics: list[Metrics]) -> float:
+    def add(self, step: int, metrics: Sequence[Metrics]) -> float:
         """Average the metrics of the last steps, write the file anew, and return the mean loss."""
         loss, gradient, rate = (np.array(values, np.float64) for values in zip(*metrics, strict=True))
         self.lines.append((str(step), f"{loss.mean():.6g}", f"{gradient.mean():.6g}", f"{rate[-1]:.6g}"))
-        partial = self.path.with_name(f".{self.path.name}.partial")
-        with open(partial, "w", encoding="utf-8", newline="") as file:
+        with new_file(self.path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([COLUMNS, *self.lines])
-        os.replace(partial, self.path)
         return float(loss.mean())
 
     def at(self, count: int) -> list[tuple[int, float]]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from jaxsink.evals.conditions import PLAIN
+from jaxsink.evals.engine import Evaluation, ask_all
+from jaxsink.evals.results import Result
+from jaxsink.evals.statistics import wilson
 from jaxsink.nn.transformer import Model
-from jaxsink.runs.progress import stage
-from jaxsink.sampling.generate import generate
-from jaxsink.study.statistics import wilson
-from jaxsink.tasks.batches import PROMPT, prompt_ids
-from jaxsink.tasks.task import Problem, problems
-from jaxsink.tasks.vocabulary import tokenizer
+from jaxsink.sampling.base import Sampler
+from jaxsink.tasks.exam import task_exam
 
 BATCH = 100
 
@@ -42,26 +39,9 @@ class Accuracy:
         return {"correct": self.correct, "total": self.total, "share": self.share, "interval": list(self.interval)}
 
 
-def answers(model: Model, asked: Sequence[Problem], sampler: Any, batch: int = BATCH) -> list[str]:
-    """What the model writes for each problem, up to its first eos."""
-    texts: list[str] = []
-    with stage("answering", total=len(asked), unit="problems") as task:
-        for first in range(0, len(asked), batch):
-            part = list(asked[first : first + batch])
-            full = part + part[:1] * (min(batch, len(asked)) - len(part))  # one compiled program for all batches
-            responses = np.asarray(generate(model, prompt_ids(full), sampler, pad_to=PROMPT).response)
-            texts += [tokenizer().decode(before_end(ids, model)) for ids in responses[: len(part)]]
-            task.update(len(texts))
-    return texts
-
-
-def before_end(ids: np.ndarray, model: Model) -> np.ndarray:
-    ends = np.flatnonzero(np.isin(ids, model.config.eos_ids))
-    return ids[: ends[0]] if len(ends) else ids
-
-
-def accuracy(model: Model, sampler: Any, total: int, seed: int = 0) -> Accuracy:
+def accuracy(model: Model, sampler: Sampler, total: int, seed: int = 0) -> Accuracy:
     """On the first `total` held-out problems of a seed."""
-    asked = problems("test", total, seed)
-    texts = answers(model, asked, sampler)
-    return Accuracy(sum(problem.score(text) for problem, text in zip(asked, texts, strict=True)), total)
+    results: list[Result] = []
+    exam = task_exam(model.config, range(total), sampler, seed)
+    ask_all(Evaluation(model, exam, (PLAIN,), eps=None, rows=BATCH), results.extend)
+    return Accuracy(sum(result["correct"] for result in results), total)

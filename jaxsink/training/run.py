@@ -1,7 +1,7 @@
 """A training run in a directory: start it again and it continues, and ends as if it had never been interrupted.
 
     DIR/
-      run.json            what is trained and how; a directory holds one run
+      manifest.json       what is trained and how
       loss.csv            the loss curve
       states/00002000/    weights and optimizer to continue from
       checkpoints/000250/ models along the way, as `jaxsink.load` reads them
@@ -26,6 +26,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.load import load
 from jaxsink.checkpoints.storage import MANIFEST
 from jaxsink.checkpoints.writer import writer
@@ -33,6 +34,10 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import Model
+from jaxsink.runs.atomic import write_json, write_text
+from jaxsink.runs.run import Run
+from jaxsink.runs.stopping import IsStopped, StoppedError, never
+from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.registry import to_dict
 from jaxsink.tasks import vocabulary
 from jaxsink.tasks.batches import LENGTH, training_batch
@@ -41,11 +46,11 @@ from jaxsink.training.curve import Curve
 from jaxsink.training.evaluate import accuracy
 from jaxsink.training.settings import Settings
 from jaxsink.training.start import small_model
-from jaxsink.training.states import latest, restore_state, save_state
-from jaxsink.training.step import Metrics, State, data_mesh, make_step, start
-from jaxsink.version import __version__
+from jaxsink.training.states import Passed, latest, restore_state, save_state
+from jaxsink.training.step import State, data_mesh, make_step, start
 
-LOG = 10  # steps per line of the curve; states are saved there only
+KIND = "training"
+LOG = 10  # steps per line of the curve
 SAVE_SECONDS = 60.0
 STORED = "bfloat16"
 
@@ -63,73 +68,76 @@ Listener = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
-class Run:
+class Training:
     """name: what the model is called; config: what is trained; sampler: how it writes when it is examined."""
 
     name: str
     config: ModelConfig
-    sampler: Any
+    sampler: Sampler
     settings: Settings
     out: Path
 
-    def train(self, mesh: Mesh | None = None, listener: Listener | None = None, until: int | None = None) -> State:
-        """All steps that are left, or those up to `until`; the model is there after the last."""
+    def train(
+        self,
+        mesh: Mesh | None = None,
+        listener: Listener = lambda progress: None,
+        until: int | None = None,
+        is_stopped: IsStopped = never,
+    ) -> State:
+        """All steps that are left, or those up to `until`; the model is there after the last.
+
+        Raises StoppedError after the step in which `is_stopped()` turns true, with everything saved.
+        """
         devices = data_mesh() if mesh is None else mesh
         self.settings.check(devices.size)
-        self.claim()
-        state, seconds = self.begin(devices)
-        step, done = make_step(self.settings, devices), int(state.step)
-        curve, waiting = Curve.resume(self.out / "loss.csv", done), list[Metrics]()
+        with Run.open(self.out, KIND, self.identity):
+            state = self._take_steps(devices, listener, until, is_stopped)
+            if int(state.step) == self.settings.steps:
+                self.export(state.model, self.out / "model", self.settings.steps)
+        return state
+
+    @property
+    def identity(self) -> JsonObject:
+        return {"name": self.name, "settings": self.settings.to_dict(), "config": self.config.to_dict()}
+
+    def _take_steps(self, mesh: Mesh, tell: Listener, until: int | None, is_stopped: IsStopped) -> State:
+        state, passed = self.begin(mesh)
+        first = done = int(state.step)
+        last = self.settings.steps if until is None else min(until, self.settings.steps)
+        step, milestones = make_step(self.settings, mesh), self.settings.milestones()
+        curve, waiting = Curve.resume(self.out / "loss.csv", done), list(passed.waiting)
         begin, saved = time.perf_counter(), 0.0
-        first, last = done, self.settings.steps if until is None else min(until, self.settings.steps)
-        milestones, now = self.settings.milestones(), Progress(done, self.settings.steps)
-        tell = listener or (lambda progress: None)
+        now = Progress(done, self.settings.steps)
         while done < last:
-            if done in (first, self.settings.opening_steps):
+            compiles = done in (first, self.settings.opening_steps)
+            if compiles:
                 tell(replace(now, compiling=True))
             batch = training_batch(done, self.settings.batch, self.settings.seed)
             state, metrics = step(state, batch, done)
             waiting.append(metrics)
-            if done in (first, self.settings.opening_steps):
+            if compiles:
                 tell(now)
             done += 1
             if done in milestones:
                 self.export(state.model, self.out / "checkpoints" / f"{done:06d}", done)
-            if done % LOG and done != last:
-                continue
-            loss, waiting = curve.add(done, waiting), []
-            passed = time.perf_counter() - begin
-            now = Progress(done, self.settings.steps, loss, (done - first) * self.settings.batch * LENGTH / passed)
-            tell(now)
-            if passed - saved > SAVE_SECONDS or done == last:
-                save_state(self.out / "states", state, seconds + passed)
-                saved = passed
-        if done == self.settings.steps:
-            self.export(state.model, self.out / "model", done)
+            seconds = time.perf_counter() - begin
+            if done % LOG == 0 or done == last:
+                loss, waiting = curve.add(done, waiting), []
+                now = Progress(done, self.settings.steps, loss, (done - first) * self.settings.batch * LENGTH / seconds)
+                tell(now)
+            stopped = is_stopped()
+            if stopped or done == last or (not waiting and seconds - saved > SAVE_SECONDS):
+                save_state(self.out / "states", state, Passed(passed.seconds + seconds, tuple(waiting)))
+                saved = seconds
+            if stopped and done < last:
+                raise StoppedError
         return state
 
-    def claim(self) -> None:
-        """Write run.json, or find that the directory holds this very run."""
-        path = self.out / "run.json"
-        if path.is_file():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            other = difference(found, self)
-            if other:
-                raise JaxsinkError(f"{self.out} holds another run ({other}); choose another directory.")
-            return
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise JaxsinkError(f"{self.out} exists and holds no training run; choose another directory.")
-        self.out.mkdir(parents=True, exist_ok=True)
-        partial = self.out / ".run.json.partial"
-        facts = {"name": self.name, "settings": self.settings.to_dict(), "config": self.config.to_dict()}
-        partial.write_text(json.dumps({**facts, "jaxsink": __version__}, indent=2) + "\n", encoding="utf-8")
-        partial.rename(path)
-
-    def begin(self, mesh: Mesh) -> tuple[State, float]:
+    def begin(self, mesh: Mesh) -> tuple[State, Passed]:
         """The newest state on the disk, or the first of all."""
         state = start(self.first_model(), self.settings, mesh)
         step = latest(self.out / "states")
-        return (state, 0.0) if step is None else restore_state(self.out / "states", step, state)
+        return (state, Passed()) if step is None else restore_state(self.out / "states", step, state)
 
     def first_model(self) -> Model:
         """Random weights, or those of the model that the run starts from, under this run's configuration."""
@@ -173,18 +181,7 @@ class Run:
             "accuracy": found.to_dict(),
             "loss": curve.at(12),
         }
-        (self.out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_json(self.out / "result.json", result)
         card = write_card(self.name, self.config, self.sampler, self.settings, result, command)
-        (self.out / "model" / "README.md").write_text(card, encoding="utf-8")
+        write_text(self.out / "model" / "README.md", card)
         return result
-
-
-def difference(found: dict[str, Any], run: Run) -> str | None:
-    """The first thing in which the run on the disk differs; settings that did not exist then have their defaults."""
-    if found["name"] != run.name:
-        return f"of {found['name']}"
-    before = {**Settings(**found["settings"]).to_dict(), **ModelConfig.from_dict(found["config"]).to_dict()}
-    for key, value in {**run.settings.to_dict(), **run.config.to_dict()}.items():
-        if before[key] != value:
-            return f"{key.replace('_', ' ')} {before[key]}, not {value}"
-    return None

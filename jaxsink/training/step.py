@@ -35,9 +35,9 @@ class State(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    loss: Array
-    gradient: Array  # norm, before clipping
-    rate: Array
+    loss: Array | float
+    gradient: Array | float  # norm, before clipping
+    rate: Array | float
 
 
 StepFunction = Callable[[State, Batch, int], tuple[State, Metrics]]

@@ -28,6 +28,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.runs import reporter
 from jaxsink.runs.progress import Task, reporting
 from jaxsink.sampling import llada, registry
+from jaxsink.sampling.generation import before_end, end_ids
 from jaxsink.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -141,7 +142,7 @@ def test_plain_output_is_the_response_alone(capsys, chatty):
     assert captured.out == " ".join(map(str, ids)) + "\n"
     assert captured.err == ""
     result = call_json(capsys, chatty, "Hi", "--no-chat", "--tokens", 8)
-    assert result["text"] == Tokenizer.load(chatty).decode(result["ids"][: shared.first_end(result["ids"], CONFIG)])
+    assert result["text"] == Tokenizer.load(chatty).decode(before_end(result["ids"], end_ids(CONFIG)))
     assert call(chatty, "Hi", "--no-chat", "--tokens", 8) == 0
     assert capsys.readouterr().out == result["text"] + "\n"
 
@@ -214,8 +215,8 @@ def test_infilling_returns_everything_from_the_first_gap_on(capsys, chatty):
 
 
 def test_text_ends_at_the_first_end_token():
-    config = CONFIG.replace(eos_ids=(9, 11), eot_id=10)
-    assert [shared.first_end(ids, config) for ids in ([5, 6, 10, 7], [11, 9], [5, 6])] == [2, 0, 2]
+    ends = end_ids(CONFIG.replace(eos_ids=(9, 11), eot_id=10))
+    assert [before_end(ids, ends) for ids in ([5, 6, 10, 7], [11, 9], [5, 6])] == [[5, 6], [], [5, 6]]
 
 
 @pytest.mark.parametrize(
@@ -567,58 +568,6 @@ def test_a_terminal_gets_the_display_and_the_same_text(capsys, monkeypatch, chat
     assert re.search(r"8 tokens in 8 steps, [\d.]+ s \([\d.]+ tokens/s\), after [\d.]+ s of compiling", captured.err)
     assert call(chatty, "Hi", "--no-chat", "--tokens", 8, "--no-live") == 0
     assert capsys.readouterr().err == ""
-
-
-# Compiling
-
-
-def test_the_cache_is_where_users_expect_it(monkeypatch, tmp_path):
-    monkeypatch.delenv("JAXSINK_COMPILE_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert shared.cache_directory() == tmp_path / "jaxsink" / "xla"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert shared.cache_directory() == tmp_path / ".cache" / "jaxsink" / "xla"
-    monkeypatch.setenv("JAXSINK_COMPILE_CACHE", str(tmp_path / "mine"))
-    assert shared.cache_directory() == tmp_path / "mine"
-    for off in ("off", "0", ""):
-        monkeypatch.setenv("JAXSINK_COMPILE_CACHE", off)
-        assert shared.cache_directory() is None
-
-
-def test_the_cache_is_switched_on_and_off_and_never_fatal(monkeypatch, tmp_path):
-    updates = {}
-    fake = SimpleNamespace(jax_compilation_cache_dir=None, update=updates.__setitem__)
-    monkeypatch.setattr(jax, "config", fake)
-    place = tmp_path / "a" / "b"
-    monkeypatch.setenv("JAXSINK_COMPILE_CACHE", str(place))
-    assert shared.enable_compilation_cache() == place and place.is_dir()
-    assert updates == {"jax_compilation_cache_dir": str(place), "jax_persistent_cache_min_compile_time_secs": 0.5}
-    updates.clear()
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("JAXSINK_COMPILE_CACHE", str(tmp_path / "file" / "x"))
-    assert shared.enable_compilation_cache() is None and updates == {}
-    assert shared.enable_compilation_cache(False) is None and updates == {"jax_compilation_cache_dir": None}
-    fake.jax_compilation_cache_dir = "/own"
-    assert shared.enable_compilation_cache() == Path("/own")
-
-
-def test_the_compile_clock_counts_overlapping_spans_once():
-    now = 0.0
-    clock = shared.CompileClock(lambda: now)
-    with clock:
-        for now, event, seconds in (  # noqa: B007 - the clock reads it
-            (2.0, "/jax/core/compile/jaxpr_trace_duration", 1.0),  # inside the next
-            (3.0, "/jax/core/compile/jaxpr_trace_duration", 2.5),
-            (6.0, "/jax/core/compile/backend_compile_duration", 2.0),
-            (6.0, "/jax/compilation_cache/compile_time_saved_sec", 50.0),
-        ):
-            jax.monitoring.record_event_duration_secs(event, seconds)
-        assert clock.compiling == 4.5
-        now = 10.0
-        assert clock.running == 5.5
-    jax.monitoring.record_event_duration_secs("/jax/core/compile/backend_compile_duration", 1.0)
-    assert clock.compiling == 4.5
 
 
 def test_the_parser_needs_neither_jax_nor_rich():

@@ -6,7 +6,7 @@ import argparse
 import json
 import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,17 @@ import jaxsink
 from jaxsink.cli.evaluate import add_parser
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals import engine
-from jaxsink.evals.conditions import comparisons, conditions
+from jaxsink.evals.conditions import PLAIN, Condition, Named, comparisons, conditions, hide, programs
 from jaxsink.evals.engine import Evaluation, batches, evaluate
-from jaxsink.evals.manifest import fingerprint
-from jaxsink.evals.results import LineFile, read_results
+from jaxsink.evals.results import read_results
 from jaxsink.evals.settings import get_setting
+from jaxsink.evals.statistics import mcnemar, wilson
 from jaxsink.evals.summary import summarise
+from jaxsink.nn.fingerprint import fingerprint
 from jaxsink.parallel import make_mesh, shard
+from jaxsink.runs.lines import encoded
 from jaxsink.runs.stopping import StoppedError
 from jaxsink.sinks import MaskSinks
-from jaxsink.study.statistics import mcnemar, wilson
 from jaxsink.tasks.benchmarks import Example
 from jaxsink.tasks.exam import Exam, benchmark_exam, choose, task_exam
 from jaxsink.tasks.vocabulary import tokenizer
@@ -51,22 +52,22 @@ def short_exam(name: str, model: jaxsink.Model, count: int = 5) -> Exam:
     return replace(exam, questions=tuple(asked), sampler=replace(exam.sampler, **SHORT[name]), bucket=8)
 
 
-def evaluation(name: str, folder: Path, **options: Any) -> Evaluation:
+def evaluation(name: str, **options: Any) -> Evaluation:
     model = random_model(name)
     options = {"eps": EPS, "rows": 6, **options}
-    return Evaluation(model, short_exam(name, model), CONDITIONS, folder, **options)
+    return Evaluation(model, short_exam(name, model), CONDITIONS, **options)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     """An evaluation in one go."""
     folder = tmp_path_factory.mktemp("whole")
-    evaluate(evaluation("mini-llada", folder, seed=3))
+    evaluate(again(), folder)
     return folder
 
 
-def again(folder: Path, **options: Any) -> Evaluation:
-    return evaluation("mini-llada", folder, **{"seed": 3, **options})
+def again(**options: Any) -> Evaluation:
+    return evaluation("mini-llada", **{"seed": 3, **options})
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -100,28 +101,28 @@ def slow_counts(out: jaxsink.Generation, mask_id: int | None) -> dict[str, Any]:
 @pytest.mark.parametrize(("name", "checked"), [("mini-llada", (1, 4)), ("mini-dream", (4,)), ("mini-llama", (4,))])
 def test_lines_are_those_of_single_runs(name: str, checked: tuple[int, ...], tmp_path: Path) -> None:
     """Text, score and steps of every question and condition alone; sinks by loops over the full record."""
-    run = evaluation(name, tmp_path, seed=5)
-    evaluate(run)
+    run = evaluation(name, seed=5)
+    evaluate(run, tmp_path)
     lines = read_results(tmp_path)
-    assert set(lines) == {(n, label) for n in range(5) for label in CONDITIONS}
+    assert set(lines) == {(n, str(condition)) for n in range(5) for condition in CONDITIONS}
     sampler = run.exam.sampler
     if name == "mini-llama":
         sampler = replace(sampler, whole_map=True)
     for question in (run.exam.questions[number] for number in checked):
-        for label, policy in CONDITIONS.items():
+        for condition in CONDITIONS:
             out = jaxsink.generate(
                 run.model,
                 [list(question.prompt)],
                 sampler,
                 record=jaxsink.record.received(),
-                intervene=policy,
+                intervene=condition.policy,
                 seed=5 + question.index,
                 pad_to=32,
             )
             response = np.asarray(out.response)[0].tolist()
             ends = [n for n, token in enumerate(response) if token in run.config.eos_ids]
             text = tokenizer().decode(response[: ends[0] if ends else None])
-            line = lines[question.index, label]
+            line = lines[question.index, str(condition)]
             assert line["text"] == text and line["task_id"] == question.task_id
             assert line["correct"] == question.grade(text).correct and line["found"] == question.grade(text).found
             assert line["steps"] == int(np.asarray(out.steps)[0])
@@ -136,22 +137,22 @@ def test_lines_are_those_of_single_runs(name: str, checked: tuple[int, ...], tmp
     ids=str,
 )
 def test_rows_and_devices_change_nothing(place: dict[str, Any], whole: Path, tmp_path: Path) -> None:
-    run = again(tmp_path, rows=place.get("rows", 6))
+    run = again(rows=place.get("rows", 6))
     if "devices" in place:
         run = replace(run, devices=jax.devices()[: place["devices"]])
     if "mesh" in place:
         data, weights = place["mesh"]
         run = replace(run, model=shard(run.model, make_mesh(data, weights, jax.devices()[: data * weights])))
-    evaluate(run)
+    evaluate(run, tmp_path)
     assert lines_of(tmp_path) == lines_of(whole)
 
 
 def test_a_bucket_has_one_shape(tmp_path: Path) -> None:
     """Also the last batch, and also when only few questions are left."""
-    run = replace(again(tmp_path, rows=7), devices=jax.devices()[:2])
+    run = replace(again(rows=7), devices=jax.devices()[:2])
     found = list(batches(run, set()))
-    everything = [(n, label) for n in range(5) for label in CONDITIONS]
-    assert sorted((q.index, label) for batch in found for q, label in batch.asked) == sorted(everything)
+    everything = [(n, str(condition)) for n in range(5) for condition in CONDITIONS]
+    assert sorted((q.index, str(condition)) for batch in found for q, condition in batch.asked) == sorted(everything)
     shapes = {batch.width: len(batch.filled) for batch in found}
     assert shapes == {32: 6, 24: 6}  # nine and six sequences, two devices
     for batch in found:
@@ -160,7 +161,7 @@ def test_a_bucket_has_one_shape(tmp_path: Path) -> None:
     assert [batch.width for batch in found] == sorted((batch.width for batch in found), reverse=True)
     done = set(everything) - {(4, "K = 0"), (4, "K = 2, random")}
     (last,) = batches(run, done)
-    assert [(q.index, label) for q, label in last.asked] == [(4, "K = 0"), (4, "K = 2, random")]
+    assert [(q.index, str(condition)) for q, condition in last.asked] == [(4, "K = 0"), (4, "K = 2, random")]
     assert len(last.filled) == shapes[last.width] and last.first
 
 
@@ -184,12 +185,12 @@ def test_a_torn_line_is_cut_and_nothing_finished_is_asked_again(whole: Path, tmp
     results.write_bytes(b"".join(kept[:10]) + kept[10][:40])  # three questions, a condition of the fourth, a torn line
     finished = {line["index"] for line in map(json.loads, kept[:9])}
     seeds = asked_by(monkeypatch)
-    evaluate(again(tmp_path, rows=1))
+    evaluate(again(rows=1), tmp_path)
     assert {seed - 3 for seed in seeds} == set(range(5)) - finished and len(finished) == 3
     assert len(results.read_bytes().splitlines()) == len(kept)
     assert lines_of(tmp_path) == lines_of(whole)
     seeds.clear()
-    evaluate(again(tmp_path))
+    evaluate(again(), tmp_path)
     assert not seeds
 
 
@@ -199,32 +200,26 @@ def test_a_damaged_line_is_named(whole: Path, tmp_path: Path) -> None:
     lines = (tmp_path / "results-0001.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "results-0001.jsonl").write_bytes(lines[0] + lines[1][:50] + b"\n" + lines[2])
     with pytest.raises(JaxsinkError, match=r"line 2 of .*results-0001.jsonl is damaged"):
-        evaluate(again(tmp_path))
+        evaluate(again(), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": 4}, "another seed (3, not 4)"),
-        ({"eps": None}, "another ε for sinks (0.5, not None)"),
-        ({"conditions": {"K = 0": None}}, "another conditions (K = 2, top differs)"),
-        ({"model": random_model("mini-dream")}, "another model (fingerprint differs)"),
-        ({"exam": short_exam("mini-llada", random_model("mini-llada"), 3)}, "(questions 5, not 3)"),
+        ({"seed": 4}, "seed is 3, not 4"),
+        ({"eps": None}, "eps is 0.5, not None"),
+        ({"conditions": CONDITIONS[:1]}, "conditions K = 2, top differs"),
+        ({"model": random_model("mini-dream")}, "model fingerprint differs"),
+        ({"exam": short_exam("mini-llada", random_model("mini-llada"), 3)}, "exam questions is 5, not 3"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_foreign_manifest_is_refused(change: dict[str, Any], message: str, whole: Path) -> None:
     before = {path.name: path.read_bytes() for path in whole.iterdir()}
     with pytest.raises(JaxsinkError) as caught:
-        evaluate(replace(again(whole), **change))
+        evaluate(replace(again(), **change), whole)
     assert message in str(caught.value) and "choose another --out" in str(caught.value)
     assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
-
-
-def test_a_file_has_one_writer(whole: Path) -> None:
-    path = whole / "results-0001.jsonl"
-    with LineFile(path), pytest.raises(JaxsinkError, match="another process is writing"):
-        LineFile(path).__enter__()
 
 
 def test_fingerprints_tell_weights_apart_and_not_places() -> None:
@@ -237,19 +232,19 @@ def test_fingerprints_tell_weights_apart_and_not_places() -> None:
 
 def test_shards_add_up(whole: Path, tmp_path: Path, monkeypatch) -> None:
     seeds = asked_by(monkeypatch)
-    evaluate(again(tmp_path, rows=1, shard=(2, 3)))
+    evaluate(again(rows=1, shard=(2, 3)), tmp_path)
     assert {seed - 3 for seed in seeds} == {1, 4}
     assert not (tmp_path / "results-0001.jsonl").exists()
     partly = summarise(tmp_path, str)
     assert partly["finished"] == 2 and partly["questions"] == 5
     for number, own in ((1, {0, 3}), (3, {2})):
         seeds.clear()
-        evaluate(again(tmp_path, rows=1, shard=(number, 3)))
+        evaluate(again(rows=1, shard=(number, 3)), tmp_path)
         assert {seed - 3 for seed in seeds} == own
     assert lines_of(tmp_path) == lines_of(whole)
     assert without_speed(summarise(tmp_path, str)) == without_speed(summarise(whole, str))
     seeds.clear()
-    evaluate(again(tmp_path, shard=(1, 2)))  # other shards find everything done
+    evaluate(again(shard=(1, 2)), tmp_path)  # other shards find everything done
     assert not seeds
 
 
@@ -265,18 +260,19 @@ def test_summary_by_hand_and_in_any_order(whole: Path, tmp_path: Path) -> None:
     for folder, order in ((tmp_path / "a", lines), (tmp_path / "b", chance.sample(lines, len(lines)))):
         folder.mkdir()
         (folder / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
-        (folder / "results-0001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in order))
+        (folder / "results-0001.jsonl").write_bytes(b"".join(map(encoded, order)))
     results = summarise(tmp_path / "a", tokenizer().token)
     assert summarise(tmp_path / "b", tokenizer().token) == results
     assert json.loads((tmp_path / "a" / "results.json").read_text()) == results
-    right = {label: [line["correct"] for line in lines if line["condition"] == label] for label in CONDITIONS}
+    names = list(map(str, CONDITIONS))
+    right = {name: [line["correct"] for line in lines if line["condition"] == name] for name in names}
     for line in results["conditions"]:
         assert (line["accuracy"], line["low"], line["high"]) == wilson(sum(right[line["condition"]]), 5)
     tests = {(test["condition"], test["against"]): test for test in results["tests"]}
     assert set(tests) == {("K = 2, top", "K = 0"), ("K = 2, random", "K = 0"), ("K = 2, top", "K = 2, random")}
     for (one, other), test in tests.items():
         assert (test["gained"], test["lost"], test["p"]) == mcnemar(right[one], right[other])
-    for label in CONDITIONS:
+    for label in names:
         mine = [line["sinks"] for line in lines if line["condition"] == label]
         tokens, places = (sum((Counter(sinks[name]) for sinks in mine), Counter()) for name in ("tokens", "places"))
         best = results["sinks"][label]["tokens"][0]
@@ -293,15 +289,15 @@ def test_summary_by_hand_and_in_any_order(whole: Path, tmp_path: Path) -> None:
 def test_stopping_keeps_what_is_finished(whole: Path, tmp_path: Path) -> None:
     looks = iter([False] * 4 + [True] * 100)  # of the first batch: one while it writes, one per question
     with pytest.raises(StoppedError):
-        evaluate(again(tmp_path), lambda: next(looks))
+        evaluate(again(), tmp_path, lambda: next(looks))
     finished = len(lines_of(tmp_path))
     assert 0 < finished < len(lines_of(whole))
-    evaluate(again(tmp_path))
+    evaluate(again(), tmp_path)
     assert lines_of(tmp_path) == lines_of(whole)
 
 
 def test_weights_are_put_on_the_devices_once(tmp_path: Path, monkeypatch) -> None:
-    run, used = again(tmp_path, devices=jax.devices()[:2]), []
+    run, used = again(devices=jax.devices()[:2]), []
 
     def stop(model: jaxsink.Model, *_: Any, **__: Any) -> None:
         used.append(model)
@@ -310,13 +306,13 @@ def test_weights_are_put_on_the_devices_once(tmp_path: Path, monkeypatch) -> Non
     monkeypatch.setattr(engine, "generate", stop)
     for _ in range(2):
         with pytest.raises(StoppedError):
-            evaluate(run)
+            evaluate(run, tmp_path)
     assert used[0] is used[1]
     assert all(leaf.sharding.device_set == set(jax.devices()[:2]) for leaf in jax.tree.leaves(used[0]))
 
 
 def test_without_sinks(whole: Path, tmp_path: Path) -> None:
-    evaluate(again(tmp_path, eps=None))
+    evaluate(again(eps=None), tmp_path)
     assert lines_of(tmp_path) == [{k: v for k, v in line.items() if k != "sinks"} for line in lines_of(whole)]
     assert summarise(tmp_path, str)["sinks"] == {}
 
@@ -338,7 +334,7 @@ def test_a_benchmark_has_both_scores_and_its_published_number(tmp_path: Path) ->
     )
     first, second = exam.questions
     exam = replace(exam, questions=(first, replace(second, grade=lambda _: second.grade("That makes 8"))))
-    evaluate(Evaluation(model, exam, {"K = 0": None}, tmp_path, eps=EPS))
+    evaluate(Evaluation(model, exam, (PLAIN,), eps=EPS), tmp_path)
     lines = read_results(tmp_path)
     assert {line["task_id"] for line in lines.values()} == {"gsm8k/test/4", "gsm8k/test/9"}
     right = lines[9, "K = 0"]
@@ -356,9 +352,9 @@ def test_a_benchmark_has_both_scores_and_its_published_number(tmp_path: Path) ->
 
 
 def test_conditions_and_choices() -> None:
-    assert list(conditions((5, 0), ("top", "random"))) == ["K = 0", "K = 5, top", "K = 5, random"]
-    assert conditions((1,), ("bottom",)) == {"K = 1, bottom": MaskSinks(1, select="bottom")}
-    assert comparisons(["K = 1, top", "K = 1, bottom"]) == []
+    assert [*map(str, conditions((5, 0), ("top", "random")))] == ["K = 0", "K = 5, top", "K = 5, random"]
+    assert conditions((1,), ("bottom",)) == (Condition(MaskSinks(1, select="bottom")),)
+    assert comparisons([Named("K = 1, top", 1, "top"), Named("K = 1, bottom", 1, "bottom")]) == []
     for counts, selections in (((), ("top",)), ((1,), ()), ((1,), ("middle",))):
         with pytest.raises(JaxsinkError):
             conditions(counts, selections)
@@ -367,6 +363,32 @@ def test_conditions_and_choices() -> None:
     assert drawn == sorted(set(drawn)) == choose(1000, subset=10, subset_seed=1) != choose(1000, subset=10)
     with pytest.raises(JaxsinkError, match="there are 5 questions"):
         choose(5, subset=6)
+
+
+def test_the_text_of_a_condition_says_all_that_is_unusual() -> None:
+    texts = {
+        Condition(): "K = 0",
+        hide(5, "random"): "K = 5, random",
+        hide(2, "first"): "K = 2, first",
+        hide(1, rank_on="clean"): "K = 1, top, ranked on clean maps",
+        Condition(MaskSinks(5, select="bottom", keep=True)): "all but 5, top",
+        Condition(MaskSinks(3, layers=(1,))): "K = 3, top, layer 1",
+        Condition(MaskSinks(3, layers=(1, 2), spare=2)): "K = 3, top, layers 1, 2, spare 2",
+        Condition(MaskSinks(1, positions=(4,))): "K = 1, top, positions (4,)",
+        Condition(MaskSinks(1, rule="threshold", eps=2.0)): "K = 1, top, rule threshold, eps 2.0",
+    }
+    assert {condition: str(condition) for condition in texts} == texts and len(set(texts.values())) == len(texts)
+    changes = {"k": 2, "select": "random", "rule": "top_k", "rank_on": "clean", "eps": 1.0, "per": "layer", "spare": 1}
+    changes |= {"layers": (0,), "positions": (3,), "keep": True, "factor": 0.5}
+    assert set(changes) == {field.name for field in fields(MaskSinks)}  # no field may be left unsaid
+    named = {str(Condition(replace(MaskSinks(1), **{name: value}))) for name, value in changes.items()}
+    assert len(named | {str(hide(1))}) == len(changes) + 1
+
+
+def test_conditions_that_rank_on_clean_maps_have_their_own_program() -> None:
+    clean = hide(1, rank_on="clean")
+    assert programs((PLAIN, hide(1), clean)) == [(PLAIN, hide(1)), (clean,)]
+    assert programs((PLAIN, clean)) == [(PLAIN, clean)] and programs((PLAIN, hide(1))) == [(PLAIN, hide(1))]
 
 
 def command(*words: str) -> int:
@@ -396,7 +418,7 @@ def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
         "tables.json",
         "tables.md",
     }
-    with pytest.raises(JaxsinkError, match="another seed"):
+    with pytest.raises(JaxsinkError, match="seed is 0, not 1"):
         command(*words, "--seed", "1")
     with pytest.raises(JaxsinkError, match=r"another ε for sinks \(3\.0, not 0\.5\)"):
         command(*words, "--eps", "0.5")
@@ -415,7 +437,7 @@ def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
         (["task", "--select", "best"], "cannot be selected by 'best'"),
         (["nonsense"], "unknown evaluation setting 'nonsense'"),
         (["smollm2-135m-instruct/humaneval/small"], "--allow-code-execution"),
-        (["task", "--mesh", "two"], "--mesh takes two numbers"),
+        (["task", "--mesh", "two"], "a mesh is two numbers"),
         (["task", "--summary"], "holds no evaluation"),
     ],
 )

@@ -14,7 +14,7 @@ from support.miniatures import random_model
 import jaxsink
 from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.conditions import comparisons, conditions
+from jaxsink.evals.conditions import Named, comparisons, conditions
 from jaxsink.evals.engine import Evaluation, evaluate
 from jaxsink.evals.results import read_results
 from jaxsink.evals.settings import get_setting
@@ -42,7 +42,7 @@ def exam(model) -> Exam:
 @pytest.fixture(scope="module")
 def folder(model, exam, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("gold")
-    evaluate(Evaluation(model, exam, CONDITIONS, folder, seed=3, rows=8))
+    evaluate(Evaluation(model, exam, CONDITIONS, seed=3, rows=8), folder)
     return folder
 
 
@@ -83,8 +83,9 @@ def test_summary_is_perplexity_per_token(folder) -> None:
     mean = sum(line["log_prob"] for line in kept) / sum(line["tokens"] for line in kept)
     line = next(line for line in results["conditions"] if line["condition"] == "K = 2, top")
     assert line["perplexity"] == pytest.approx(math.exp(-mean)) and line["low"] <= line["perplexity"] <= line["high"]
-    assert {(test["condition"], test["against"]) for test in results["tests"]} == set(comparisons(CONDITIONS))
-    assert ("K = 2, first", "K = 2, random") in comparisons(CONDITIONS)
+    pairs = comparisons([Named(str(one), one.k, one.select) for one in CONDITIONS])
+    assert {(test["condition"], test["against"], test["kind"]) for test in results["tests"]} == set(pairs)
+    assert ("K = 2, first", "K = 2, random", "random") in pairs
     assert results["gold"] and not results["sinks"]
 
 
@@ -92,7 +93,7 @@ def test_a_folder_is_not_continued_with_other_answers(model, exam, folder) -> No
     first = exam.questions[0]
     other = replace(exam, questions=(replace(first, gold=first.gold[:-1]), *exam.questions[1:]))
     with pytest.raises(JaxsinkError, match="prompts_sha256 differs"):
-        evaluate(Evaluation(model, other, CONDITIONS, folder, seed=3))
+        evaluate(Evaluation(model, other, CONDITIONS, seed=3), folder)
 
 
 def test_the_answer_goes_on_where_the_prompt_ends() -> None:

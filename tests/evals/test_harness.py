@@ -117,7 +117,7 @@ def test_scores_are_those_of_the_engine(name: str, tasks: Path, tmp_path: Path) 
     model, tokenizer = jaxsink.load(name, dtype="float32"), Tokenizer.load(name)
     asked = [Example("gsm8k", "test", n, f"gsm8k/test/{n}", **row) for n, row in enumerate(rows())]
     exam = benchmark_exam(setting(name), asked, tokenizer, model.config)
-    evaluate(Evaluation(model, exam, conditions((0, 3), ("top",)), tmp_path / "ours", seed=7, eps=None))
+    evaluate(Evaluation(model, exam, conditions((0, 3), ("top",)), seed=7, eps=None), tmp_path / "ours")
     ours = read_results(tmp_path / "ours")
     options = ",".join(f"{key}={value}" for key, value in DECODING[name][1].items())
     marks = set()
@@ -142,7 +142,7 @@ def test_the_built_in_exam_agrees(tasks: Path, tmp_path: Path) -> None:
     """`jaxsink evaluate mini-llama task` and lm-eval's strict match, on the built-in questions."""
     model = jaxsink.load("mini-llama", dtype="float32")
     exam = task_exam(model.config, list(range(QUESTIONS)))
-    evaluate(Evaluation(model, exam, conditions((0,), ()), tmp_path / "ours", eps=None))
+    evaluate(Evaluation(model, exam, conditions((0,), ()), eps=None), tmp_path / "ours")
     ours = read_results(tmp_path / "ours")
     theirs, _ = harness(tasks, tmp_path, "gsm8k_bare", "pretrained=mini-llama,gen_length=32", "--batch_size", "auto")
     strict = [sample for sample in theirs if sample["filter"] == "strict-match"][:QUESTIONS]

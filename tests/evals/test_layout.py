@@ -109,7 +109,7 @@ def test_what_is_planned_is_what_runs(name: str, mesh: tuple[int, int], programs
     wanted = table_1_conditions()
     for rows in ROWS:
         programs.clear()
-        run = Evaluation(model, exam, wanted, Path("nowhere"), eps=None, rows=rows)
+        run = Evaluation(model, exam, wanted, eps=None, rows=rows)
         for batch in batches(run, set()):
             answers(run, batch, never)
         work = exam_workload(exam, model.config, wanted, None, "float32")
@@ -150,7 +150,7 @@ def test_the_program_that_is_planned_is_the_one_that_the_engine_runs(monkeypatch
 
     monkeypatch.setattr(execution, "_advance", spy)
     with pytest.raises(InterruptedError):
-        evaluate(Evaluation(model, exam, wanted, tmp_path, rows=8))
+        evaluate(Evaluation(model, exam, wanted, rows=8), tmp_path)
     monkeypatch.undo()
     work = exam_workload(exam, model.config, wanted, 3.0, "float32")
     with jax.set_mesh(mesh):
@@ -188,7 +188,7 @@ def test_too_few_rows_for_the_mesh_are_refused_before_anything_is_written(tmp_pa
     setting = get_setting("dream-7b-instruct/gsm8k/study")
     model = tiny("dream", (8, 1))
     with pytest.raises(JaxsinkError, match="give --rows of at least 8"):
-        Evaluation(model, exam_of(setting, 3), table_1_conditions(), tmp_path / "out", rows=7)
+        Evaluation(model, exam_of(setting, 3), table_1_conditions(), rows=7)
     words = ["evaluate", "mini-llada", "task", "--out", str(tmp_path / "out"), "--rows", "7", "--mesh", "8x1"]
     with pytest.raises(JaxsinkError, match="give --rows of at least 8"):
         run_command(words)

@@ -18,15 +18,19 @@ from support.paths import ROOT
 
 from jaxsink.cli.main import build_parser
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.conditions import parts
+from jaxsink.evals.conditions import conditions
 from jaxsink.evals.paper import COUNTS, QUESTIONS, TABLE1, TABLE2, Published, published
+from jaxsink.evals.results import KIND
 from jaxsink.evals.settings import SETTINGS
+from jaxsink.evals.statistics import holm, mcnemar
 from jaxsink.evals.summary import read_summary, summarise
 from jaxsink.evals.tables import compact, table1, table2, write_tables
-from jaxsink.study.statistics import holm, mcnemar
+from jaxsink.runs.lines import encoded
+from jaxsink.runs.run import about
 
 STUDY = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-LABELS = ("K = 0", "K = 1, top", "K = 1, random", "K = 1, bottom")
+CONDITIONS = {str(one): one for one in conditions((0, 1), ("top", "random", "bottom"))}
+LABELS = tuple(CONDITIONS)
 CODE, MATHS = "llada-8b-instruct/humaneval/study", "llama-3.1-8b-instruct/gsm8k/study"
 SINKS = {"maps": 10, "total": 6, "first": 2, "layers": [6], "tokens": {"7": 4, "3": 2}, "places": {"7": 5, "3": 15}}
 
@@ -43,10 +47,11 @@ def made_run(folder: Path, name: str, right: dict[str, range], total: int, asked
             "questions": asked or total,
         },
         "model": {"family": "llada"},
-        "conditions": dict.fromkeys(right, ""),
+        "conditions": {name: CONDITIONS[name].to_dict() for name in right},
         "eps": 3.0,
         "seed": 0,
         "reported": setting.reported,
+        **about(KIND),
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     lines = [
@@ -54,7 +59,7 @@ def made_run(folder: Path, name: str, right: dict[str, range], total: int, asked
         for n in range(total)
         for label, solved in right.items()
     ]
-    (folder / "results-0001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "results-0001.jsonl").write_bytes(b"".join(map(encoded, lines)))
     return summarise(folder, lambda token: f"token {token}")
 
 
@@ -206,18 +211,10 @@ def test_answers_that_came_after_the_summary_are_noticed(tmp_path: Path) -> None
         read_summary(folder)
     results = made_run(folder, CODE, solved(6, 4, 6, 5), 10, asked=11)
     assert read_summary(folder) == json.loads(json.dumps(results))
-    with (folder / "results-0002.jsonl").open("w") as file:
-        file.writelines(
-            json.dumps({"index": 10, "condition": x, "correct": True, "sinks": SINKS}) + "\n" for x in LABELS
-        )
+    more = [{"index": 10, "condition": x, "correct": True, "sinks": SINKS} for x in LABELS]
+    (folder / "results-0002.jsonl").write_bytes(b"".join(map(encoded, more)))
     with pytest.raises(JaxsinkError, match="not summed up; do so with `jaxsink evaluate MODEL llada-8b"):
         read_summary(folder)
     (folder / "results.json").write_text("{}")
     with pytest.raises(JaxsinkError, match="not summed up"):
         read_summary(folder)
-
-
-def test_labels() -> None:
-    assert parts("K = 0") == (0, None) and parts("K = 10, random") == (10, "random")
-    with pytest.raises(JaxsinkError, match="'top' is not the label"):
-        parts("top")

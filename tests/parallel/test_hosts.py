@@ -18,7 +18,7 @@ from support.paths import TESTS
 
 from jaxsink import JaxsinkError, parallel
 from jaxsink.checkpoints.load import save
-from jaxsink.runs.pieces import Pieces
+from jaxsink.runs import arrays
 
 SCRIPT = TESTS / "support" / "two_hosts.py"
 QUICK = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiles faster
@@ -54,7 +54,7 @@ def assert_same_files(folder: Path, one: str, other: str) -> None:
     names = sorted(path.name for path in (folder / one).iterdir())
     assert names == [f"batch-{n}.npz" for n in range(4)]
     for name in names:
-        mine, theirs = (Pieces(folder / part).load(name.removesuffix(".npz")) for part in (one, other))
+        mine, theirs = (arrays.read(folder / part / name) for part in (one, other))
         for key in ("tokens", "sinks", "position"):
             np.testing.assert_array_equal(mine[key], theirs[key])
         np.testing.assert_allclose(mine["record"], theirs["record"], atol=1e-5)
@@ -64,7 +64,7 @@ def assert_same_files(folder: Path, one: str, other: str) -> None:
 def test_two_processes_write_what_one_writes(folder: Path) -> None:
     ends = run(folder, 2)
     assert [code for code, _ in ends] == [0, 0], ends
-    assert_same_files(folder, "pieces-1", "pieces-2")
+    assert_same_files(folder, "results-1", "results-2")
 
 
 @pytest.mark.slow
@@ -72,34 +72,13 @@ def test_a_process_that_dies_stops_the_other_and_the_rerun_continues(folder: Pat
     (code, printed), (killed, _) = run(folder, 2, "2", "broken")
     assert killed == -9 and code not in (0, -9)
     assert "another process of this run is gone" in printed and "start all of them again" in printed, printed
-    finished = sorted(path.name for path in (folder / "pieces-broken").iterdir())
+    finished = sorted(path.name for path in (folder / "results-broken").iterdir())
     assert finished == ["batch-0.npz", "batch-1.npz"]
     again = run(folder, 2, "never", "broken")
     assert [code for code, _ in again] == [0, 0], again
     told = re.findall(r"batch-\d (?:kept|computed)", again[0][1])  # other libraries print between
     assert told == ["batch-0 kept", "batch-1 kept", "batch-2 computed", "batch-3 computed"]
-    assert_same_files(folder, "pieces-1", "pieces-broken")
-
-
-def test_pieces_are_written_once_and_whole(tmp_path: Path) -> None:
-    pieces = Pieces(tmp_path / "run")
-    assert pieces.do("a", lambda: {"x": jnp.arange(3)}) and not pieces.do("a", lambda: pytest.fail("computed twice"))
-    np.testing.assert_array_equal(pieces.load("a")["x"], [0, 1, 2])
-
-    def fails() -> dict:
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        pieces.do("b", fails)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["a.npz"]
-    with pytest.raises(JaxsinkError, match="not finished"):
-        pieces.load("b")
-    other = Pieces(tmp_path / "other")
-    other.do("a", lambda: {"x": np.arange(3, dtype=np.int32)})
-    assert other.path("a").read_bytes() == pieces.path("a").read_bytes()
-    pieces.path("a").write_bytes(b"PK\x03\x04 torn")
-    with pytest.raises(JaxsinkError, match="damaged"):
-        pieces.load("a")
+    assert_same_files(folder, "results-1", "results-broken")
 
 
 def test_mistakes_in_joining_are_named() -> None:

@@ -395,7 +395,7 @@ def test_a_mesh_must_fit_the_slice_and_the_batch():
     [
         (["gpt-9", "--tpu", "v5e:2x4"], "there is no checkpoint at gpt-9"),
         (["gpt2", "--tpu", "v9:2x4"], "not a TPU slice"),
-        (["gpt2", "--tpu", "v5e:2x4", "--mesh", "8"], "--mesh takes two numbers"),
+        (["gpt2", "--tpu", "v5e:2x4", "--mesh", "8"], "a mesh is two numbers"),
         (["gpt2", "--tpu", "v5e:2x4", "--record", "everything"], "--record: 'everything' is not known"),
         (["gpt2", "--tpu", "v5e:2x4", "--price", "-1"], "--price must not be negative"),
         (["gpt2", "--tpu", "v5e:2x4", "--rows", "8"], "--rows is of an evaluation"),

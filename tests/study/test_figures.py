@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -14,16 +15,17 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from support.miniatures import random_subject
 
-from jaxsink.study import Study, Subject, plots
+from jaxsink.evals.conditions import Condition
+from jaxsink.study import Scores, Study, Subject, plots
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 WITHOUT = {"table2_tokens", "beyond_clean_ranking", "beyond_sensitivity", "beyond_extra_sink"}  # tables only
 
 
-def made_up(study: Study, subject: Subject, policies: dict[str, Any]) -> dict[str, np.ndarray]:
+def made_up(study: Study, subject: Subject, conditions: Sequence[Condition]) -> Scores:
     """Right and wrong answers that nobody gave, in place of hours of masking."""
     noise = np.random.default_rng(len(subject.name))
-    return {label: noise.random(20) < 1 / (1 + number / 4) for number, label in enumerate(policies)}
+    return {label: noise.random(20) < 1 / (1 + number / 4) for number, label in enumerate(conditions)}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
 
     with pytest.MonkeyPatch.context() as patch, plots.styled():
         patch.setattr(Study, "figure", keep)
-        patch.setattr(Study, "right", made_up)
+        patch.setattr(Study, "scores", made_up)
         patch.setattr(import_module("jaxsink_experiments.beyond_training"), "along_the_way", along_the_way)
         for name in ORDER:
             if name not in WITHOUT:

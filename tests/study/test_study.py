@@ -16,22 +16,20 @@ from support.miniatures import random_subject
 import jaxsink
 from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
+from jaxsink.evals import engine
+from jaxsink.evals.conditions import PLAIN, Condition, hide
+from jaxsink.evals.results import read_results
 from jaxsink.reporting import read_study, write_page
 from jaxsink.reporting.runs import read_run
 from jaxsink.reporting.study import VERDICTS
+from jaxsink.sampling.generation import before_end, end_ids
 from jaxsink.sinks import MaskSinks
 from jaxsink.study import Gallery, Recorded, Scored, Study, Subject, measure
 from jaxsink.study.player import CONDITION, HIDDEN, export, one_generation
-from jaxsink.study.run import all_pieces, conduct, write_manifest
-from jaxsink.study.subject import questions
+from jaxsink.study.run import all_measurements, conduct
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-CONDITIONS = {
-    "none": None,
-    "top": MaskSinks(2),
-    "random": MaskSinks(2, select="random"),
-    "layer": MaskSinks(3, layers=(1,)),
-}
+CONDITIONS = (PLAIN, hide(2), hide(2, "random"), Condition(MaskSinks(3, layers=(1,))), hide(1, rank_on="clean"))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +39,8 @@ def study(tmp_path_factory) -> Study:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 def modules(names=ORDER) -> list[Any]:
@@ -50,7 +49,7 @@ def modules(names=ORDER) -> list[Any]:
 
 @pytest.mark.slow
 def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeypatch) -> None:
-    study = replace(study, rows=20, loaded={})  # two pieces of each condition
+    study = replace(study, rows=20, loaded={})  # two batches of each condition
     findings = conduct(study, modules())
     assert [finding.name for finding in findings] == [module.NAME for module in modules()]
     for finding in findings:
@@ -63,7 +62,8 @@ def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeyp
         assert saved["found"] == finding.found and len(saved["tables"]) == len(finding.tables)
     write_page(read_study(study.folder), study.folder / "report.html")
     before = files(study.folder)
-    monkeypatch.setattr(measure, "generate", lambda *a, **k: pytest.fail("measured again"))
+    for module in (measure, engine):
+        monkeypatch.setattr(module, "generate", lambda *a, **k: pytest.fail("measured again"))
     monkeypatch.setattr(study, "loaded", {})
     assert conduct(study, modules()) == findings
     write_page(read_study(study.folder), study.folder / "report.html")
@@ -92,47 +92,49 @@ def test_the_gallery_holds_what_a_generation_recorded(study: Study) -> None:
 def test_conditions_in_turns_are_what_each_would_be_alone(study: Study) -> None:
     """The rows of a policy in a batch of many are those of a batch of its own, with the same seeds."""
     subject = study.subjects[0]
-    right = study.right(subject, CONDITIONS)
-    asked = questions(3, study.seed)
-    for label, policy in CONDITIONS.items():
+    right = study.scores(subject, CONDITIONS)
+    exam = subject.exam(3, study.seed)
+    for condition in CONDITIONS:
         out = jaxsink.generate(
             subject.model,
-            subject.prompts(asked),
+            [list(question.prompt) for question in exam.questions],
             subject.sampler,
-            intervene=policy,
+            intervene=condition.policy,
             seed=[0, 1, 2],
-            pad_to=subject.pad_to,
+            pad_to=exam.bucket,
         )
-        texts = subject.texts(np.asarray(out.response))
-        assert right[label].tolist() == [p.score(text) for p, text in zip(asked, texts, strict=True)]
+        ends = end_ids(subject.model.config)
+        texts = [subject.tokenizer.decode(before_end(ids, ends)) for ids in np.asarray(out.response).tolist()]
+        graded = [question.grade(text).correct for question, text in zip(exam.questions, texts, strict=True)]
+        assert right[condition].tolist() == graded
+        kept = read_results(study.path(subject, Scored(())))
+        assert [kept[number, str(condition)]["text"] for number in range(3)] == texts
 
 
-def test_pieces_are_what_is_left(study: Study, tmp_path: Path) -> None:
+def test_the_cost_is_of_what_is_left(study: Study, tmp_path: Path) -> None:
     table1 = modules(["table1_masking"])
-    fresh = replace(study, folder=tmp_path, problems=41, loaded={})
-    pieces = all_pieces(fresh, table1)
-    scored = [piece for piece in pieces if isinstance(piece.spec, Scored)]
-    assert (
-        len(scored) == 2 * 3 and len(pieces) == len(scored) + 4
-    )  # 20 problems of 10 conditions each; galleries, hidden too
-    assert not any(fresh.is_done(piece) for piece in pieces)
-    gallery = next(piece for piece in pieces if isinstance(piece.spec, Recorded))
-    fresh.compute(gallery)
-    assert [fresh.is_done(piece) for piece in pieces] == [piece.name == gallery.name for piece in pieces]
-    dose = all_pieces(fresh, modules(["table1_masking", "beyond_dose"]))
-    assert len(dose) == len({piece.name for piece in dose}) == len(pieces) + 2 * 2  # Table 1's are shared
+    fresh = replace(study, folder=tmp_path, problems=2, loaded={})
+    wanted = all_measurements(fresh, table1)
+    assert [type(spec) for _, spec in wanted].count(Scored) == 2 and len(wanted) == 2 + 4  # galleries, hidden too
+    assert all(fresh.cost(*one) > 0 for one in wanted)
+    gallery = next(one for one in wanted if isinstance(one[1], Recorded))
+    fresh.measure(*gallery)
+    assert [fresh.cost(*one) == 0 for one in wanted] == [one is gallery for one in wanted]
+    subject, spec = next(one for one in wanted if isinstance(one[1], Scored))
+    whole = fresh.cost(subject, spec)
+    fresh.measure(subject, Scored(spec.conditions[:2]))
+    assert fresh.cost(subject, spec) == whole * 8 / 10
+    assert len(all_measurements(fresh, modules(["table1_masking", "beyond_dose"]))) == len(wanted) + 2  # shared
 
 
-def test_other_settings_are_other_pieces(study: Study) -> None:
+def test_other_settings_are_other_files(study: Study) -> None:
     subject = study.subjects[0]
 
-    def name(study: Study, subject: Subject, **changes: Any) -> str:
-        (piece,) = study.pieces(subject, Recorded(tuple(changes.items())))
-        return piece.name
+    def name(study: Study, subject: Subject, **changes: Any) -> Path:
+        return study.path(subject, Recorded(tuple(changes.items())))
 
-    (hidden,) = study.pieces(subject, HIDDEN)
     names = {
-        hidden.name,
+        study.path(subject, HIDDEN),
         name(study, subject),
         name(study, subject, temperature=1.0),
         name(study, study.subjects[1]),
@@ -144,15 +146,15 @@ def test_other_settings_are_other_pieces(study: Study) -> None:
 
 def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
     here = replace(study, folder=tmp_path, loaded={})
-    write_manifest(here)
-    write_manifest(here)
-    with pytest.raises(JaxsinkError, match="problems = 3, not 4"):
-        write_manifest(replace(here, problems=4))
-    with pytest.raises(JaxsinkError, match="of other models"):
-        write_manifest(replace(here, subjects=here.subjects[:1]))
+    conduct(here, [])
+    conduct(here, [])
+    with pytest.raises(JaxsinkError, match="another study: settings problems is 3, not 4"):
+        conduct(replace(here, problems=4), [])
+    with pytest.raises(JaxsinkError, match="another study: models mini-llama differs"):
+        conduct(replace(here, subjects=here.subjects[:1]), [])
     (tmp_path / "manifest.json").write_text("[]")
-    with pytest.raises(JaxsinkError, match="not the manifest of a study"):
-        write_manifest(here)
+    with pytest.raises(JaxsinkError, match="not the manifest of a run"):
+        conduct(here, [])
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
         (["--generations", "1"], "two generations"),
         (["--rows", "0"], "one sequence"),
         (["--mesh", "3"], "two numbers such as 2x4"),
-        (["--mesh", "3x5"], "there are 8 devices, not 15"),
+        (["--mesh", "3x5"], "15 devices are asked for, and there are 8"),
         (["--runs", "nowhere"], "nowhere is not a directory"),
         (["--model", "nowhere"], "nowhere"),
     ],

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import jaxsink
 from jaxsink.study import Subject
-from jaxsink.tasks.batches import PROMPT
 from jaxsink.tasks.vocabulary import tokenizer
 from jaxsink.zoo.builtin import BUILTIN
 from support.models import lively
@@ -26,4 +25,4 @@ def random_subject(name: str) -> Subject:
     entry = BUILTIN[name]
     sampler = replace(entry.sampler, **SMALLER.get(name, {"max_new_tokens": 8}))
     config = entry.config.replace(layers=2, width=32, heads=2, kv_heads=2, head_dim=16, mlp_width=32)
-    return Subject(name, lively(config, size=0.3), tokenizer(), sampler, chats=False, pad_to=PROMPT)
+    return Subject(name, lively(config, size=0.3), tokenizer(), sampler, chats=False)

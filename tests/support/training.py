@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxsink.training.run import Run
+from jaxsink.training.run import Training
 from jaxsink.zoo import builtin
 
 TINY = {
@@ -15,7 +15,7 @@ TINY = {
 }
 
 
-def tiny_run(out: Path, name: str = "mini-llama", **settings: Any) -> Run:
+def tiny_run(out: Path, name: str = "mini-llama", **settings: Any) -> Training:
     known = TINY[name]
     fixed = {"steps": 12, "batch": 8, "checkpoints": 3, "warmup": 3, **settings}
-    return Run(name, known.config, known.sampler, replace(known.settings, **fixed), out)
+    return Training(name, known.config, known.sampler, replace(known.settings, **fixed), out)

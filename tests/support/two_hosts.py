@@ -13,7 +13,7 @@ import numpy as np
 import jaxsink
 from jaxsink import parallel
 from jaxsink.recording.recorders import received
-from jaxsink.runs.pieces import Pieces
+from jaxsink.runs import arrays
 from jaxsink.sinks import MaskSinks, Threshold, track
 
 folder, port, count, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -26,10 +26,10 @@ if count > 1:
 mesh = parallel.make_mesh(4, 2)
 model = jaxsink.load(folder / "model", mesh=mesh)
 sampler = jaxsink.LLaDASampler(8, 8, 4, temperature=0.5)
-pieces = Pieces(folder / f"pieces-{sys.argv[6] if len(sys.argv) > 6 else count}")
+results = folder / f"results-{sys.argv[6] if len(sys.argv) > 6 else count}"
 
 
-def piece(start: int) -> dict[str, object]:
+def batch(start: int) -> dict[str, object]:
     prompts = np.random.default_rng(start).integers(4, 70, (6, 5))
     out = jaxsink.generate(model, prompts, sampler, record=received(), intervene=MaskSinks(1), seed=start)
     tracks = track(out.record, Threshold(1.0), out.mask)
@@ -42,7 +42,7 @@ def main() -> int:
             for start in range(4):
                 if die_at == str(start) and number == count - 1:
                     os.kill(os.getpid(), signal.SIGKILL)
-                done = pieces.do(f"batch-{start}", lambda start=start: piece(start))
+                done = arrays.keep(results / f"batch-{start}.npz", lambda start=start: batch(start))
                 print(f"batch-{start} {'computed' if done else 'kept'}", flush=True)
     except jaxsink.JaxsinkError as error:
         print(f"stopped: {error}", flush=True)

@@ -5,12 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -20,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.paths import GOLDEN, TESTS
+from support.paths import GOLDEN
 from support.training import TINY, tiny_run
 
 import jaxsink
@@ -31,7 +26,7 @@ from jaxsink.nn.parameters import named_leaves
 from jaxsink.tasks.batches import LENGTH, PROMPT, training_batch
 from jaxsink.training import losses, step
 from jaxsink.training.optimizer import MUON, is_matrix, make_optimizer, schedule
-from jaxsink.training.run import Progress, Run
+from jaxsink.training.run import Progress, Training
 from jaxsink.training.settings import Settings
 from jaxsink.training.start import small_model
 from jaxsink.zoo import builtin
@@ -131,7 +126,7 @@ def test_the_mask_begins_causal_and_ends_open():
 
 
 @pytest.fixture(scope="module")
-def arm(tmp_path_factory) -> Run:
+def arm(tmp_path_factory) -> Training:
     """A trained autoregressive model."""
     run = tiny_run(tmp_path_factory.mktemp("runs") / "arm")
     run.train(one_device())
@@ -245,58 +240,13 @@ def test_the_loss_falls(tmp_path):
     assert float(rows[-1]["loss"]) < 0.7 * float(rows[0]["loss"])
 
 
-KILLED = """
-import sys, time, jax
-sys.path.insert(0, {tests!r})
-from pathlib import Path
-from jaxsink.training import run
-from support.training import tiny_run
-run.SAVE_SECONDS = 0.0
-told = [0]
-def wait(progress):
-    if progress.loss is not None and progress.step > told[-1]:  # it is also told when a program is compiled
-        told.append(progress.step)
-        print(progress.step, flush=True)
-        time.sleep({pause})
-tiny_run(Path({out!r}), "mini-dream", steps=60, init={init!r}).train(listener=wait)
-"""
-
-
-def test_a_killed_run_continues_bit_for_bit(arm, tmp_path):
-    init = str(arm.out / "model")
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-
-    def process(out: str, pause: float):
-        code = KILLED.format(tests=str(TESTS), out=str(tmp_path / out), init=init, pause=pause)
-        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
-
-    whole, killed = process("whole", 0), process("killed", 0.3)
-    assert killed.stdout is not None
-    assert [killed.stdout.readline().strip() for _ in range(3)] == ["10", "20", "30"]
-    time.sleep(0.2)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    again = process("killed", 0)
-    first = again.communicate(timeout=300)[0].split()[0]
-    whole.communicate(timeout=300)
-    assert again.returncode == whole.returncode == 0
-    assert first in ("30", "40")  # it went on from what was saved
-    assert (tmp_path / "whole" / "loss.csv").read_bytes() == (tmp_path / "killed" / "loss.csv").read_bytes()
-    names = sorted(path.name for path in (tmp_path / "whole" / "checkpoints").iterdir())
-    assert names == ["000015", "000030", "000045", "000060"]
-    for place in ("model", *(f"checkpoints/{name}" for name in names)):
-        one, other = (jaxsink.load(tmp_path / out / place) for out in ("whole", "killed"))
-        assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), one, other)))
-    runs = [tiny_run(tmp_path / out, "mini-dream", steps=60, init=init) for out in ("whole", "killed")]
-    states = [run.begin(one_device())[0] for run in runs]
-    assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), *states)))
-
-
 def test_a_model_may_be_tuned_and_get_an_extra_sink(arm, tmp_path):
     given = dict(named_leaves(jaxsink.load(arm.out / "model", "float32"))[0])
     entry = TINY["mini-llama"]
     config = entry.config.replace(extra_sink=True)
-    tuned = Run("mini-llama", config, entry.sampler, replace(entry.settings, init=str(arm.out / "model")), tmp_path)
+    tuned = Training(
+        "mini-llama", config, entry.sampler, replace(entry.settings, init=str(arm.out / "model")), tmp_path
+    )
     leaves = dict(named_leaves(tuned.first_model())[0])
     assert np.abs(np.asarray(leaves.pop("extra_sink"))).max() > 0.1 and leaves.keys() == given.keys()
     assert all((leaves[name] == given[name]).all() for name in given)
@@ -309,13 +259,13 @@ def test_where_rows_begin():
 
 
 def test_a_directory_holds_one_run(arm, tmp_path):
-    with pytest.raises(JaxsinkError, match=r"another run \(seed 0, not 1"):
+    with pytest.raises(JaxsinkError, match="another training: settings seed is 0, not 1"):
         tiny_run(arm.out, seed=1).train(one_device())
-    with pytest.raises(JaxsinkError, match=r"another run \(of mini-llama"):
+    with pytest.raises(JaxsinkError, match="another training: name is mini-llama, not mini-llada"):
         tiny_run(arm.out, "mini-llada").train(one_device())
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "note").write_text("x")
-    with pytest.raises(JaxsinkError, match="holds no training run"):
+    with pytest.raises(JaxsinkError, match="holds note and no manifest"):
         tiny_run(tmp_path / "mine").train(one_device())
     shutil.copytree(arm.out, tmp_path / "run")
     for path in (tmp_path / "run" / "states" / "00000012" / "arrays").rglob("*"):
@@ -421,7 +371,7 @@ def test_the_line_of_a_run_says_compiling_and_never_nan():
         (["mini-dream", "--init", "nowhere"], "no checkpoint at nowhere"),
         (["mini-llama", "--steps", "0"], "steps must be at least 1"),
         (["mini-llama", "--problems", "0"], "--problems must be at least 1"),
-        (["mini-llama", "--devices", "99"], "there are only"),
+        (["mini-llama", "--devices", "99"], "99 devices are asked for, and there are 8"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, capsys, arguments, message):

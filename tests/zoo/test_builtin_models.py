@@ -11,9 +11,12 @@ import jaxsink
 from jaxsink.checkpoints.storage import Reader
 from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
+from jaxsink.evals.conditions import PLAIN
+from jaxsink.evals.engine import Evaluation, ask_all
+from jaxsink.tasks.exam import task_exam
 from jaxsink.tasks.task import problems
 from jaxsink.text.tokenizer import check_special_ids
-from jaxsink.training.evaluate import accuracy, answers
+from jaxsink.training.evaluate import accuracy
 from jaxsink.zoo.builtin import BUILTIN, builtin
 from jaxsink.zoo.resolve import NAMES, resolve
 
@@ -29,9 +32,10 @@ def test_it_solves_held_out_problems(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_writes_the_steps_of_the_answer(name):
-    asked = problems("test", 8, seed=11)
-    texts = answers(jaxsink.load(name, "float32"), asked, builtin(name).sampler)
-    right = [text == problem.answer for text, problem in zip(texts, asked, strict=True)]
+    model, asked, results = jaxsink.load(name, "float32"), problems("test", 8, seed=11), []
+    ask_all(Evaluation(model, task_exam(model.config, range(8), builtin(name).sampler, 11), (PLAIN,)), results.extend)
+    texts = {result["index"]: result["text"] for result in results}
+    right = [texts[number] == problem.answer for number, problem in enumerate(asked)]
     assert sum(right) >= int(8 * FLOOR[name])
 
 

@@ -10,7 +10,6 @@ Texts are generated and cut as `jaxsink evaluate` does it, with the same seeds, 
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 from collections import Counter
@@ -24,16 +23,16 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from jaxsink.checkpoints.load import load, sampler_for
-from jaxsink.cli.evaluate import choose_place
-from jaxsink.cli.shared import first_end
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import batch_size as size_of
 from jaxsink.evals.batching import buckets, full_batches, round_up
 from jaxsink.evals.likelihood.scoring import Likelihood, Pair, Scoring, likelihoods, share_of
 from jaxsink.evals.lm_eval.options import Request, make_sampler, parse_options
 from jaxsink.parallel.hosts import to_host
+from jaxsink.parallel.mesh import mesh_from
 from jaxsink.runs.progress import progress
 from jaxsink.sampling.generate import generate
+from jaxsink.sampling.generation import before_end, end_ids
 from jaxsink.tasks.exam import BUCKET
 from jaxsink.tasks.extract import truncate
 from jaxsink.text import chat
@@ -85,7 +84,7 @@ class JaxsinkLM(TemplateLM):
                 raise JaxsinkError(f"the model argument {name} takes a whole number, not {value!r}.")
         if dtype is None and pretrained in NAMES:
             dtype = "float32"  # built-in ones are small
-        own_mesh = None if mesh is None else choose_place(argparse.Namespace(mesh=str(mesh), devices=None))[1]
+        own_mesh = None if mesh is None else mesh_from(str(mesh))
         self.model = load(pretrained, dtype=dtype, mesh=own_mesh)
         self.config = self.model.config
         self.text = self.model.tokenizer
@@ -207,7 +206,7 @@ class JaxsinkLM(TemplateLM):
                     pad_to=BUCKET,
                 )
                 for one, ids in list(zip(batch, to_host(out.response).tolist(), strict=True))[:real]:
-                    text = truncate(self.text.decode(ids[: first_end(ids, self.config)]), one.until)
+                    text = truncate(self.text.decode(before_end(ids, end_ids(self.config))), one.until)
                     texts[one.number] = text
                     self.cache_hook.add_partial("generate_until", requests[one.number].args, text)
                 end()

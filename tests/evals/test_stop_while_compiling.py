@@ -1,4 +1,4 @@
-"""Evaluations that are killed or stopped, as processes of their own: going on gives what one run would have given."""
+"""An evaluation that is stopped while it compiles; what else may happen to it is in tests/runs/test_faults.py."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ from jaxsink.evals.results import read_results
 from jaxsink.runs.stopping import GRACE
 
 DRIVER = """
-import argparse, sys
-from jaxsink.cli.evaluate import add_parser
-parser = argparse.ArgumentParser()
-add_parser(parser.add_subparsers())
-args = parser.parse_args(["evaluate", *sys.argv[1:]])
-sys.exit(args.run(args))
+import sys
+from jaxsink.cli.main import main
+sys.exit(main(["evaluate", *sys.argv[1:]]))
 """
 PATIENCE = 300
 QUESTIONS, CONDITIONS = 24, 3
@@ -50,17 +47,6 @@ def finish(process: subprocess.Popen[bytes]) -> None:
     assert process.returncode == 0, errors.decode()
 
 
-def wait_for_lines(process: subprocess.Popen[bytes], folder: Path) -> int:
-    """Until the run has results, but not all of them."""
-    end = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < end:
-        count = sum(path.read_bytes().count(b"\n") for path in folder.glob("results-*.jsonl"))
-        if count:
-            return count
-        time.sleep(0.01)
-    raise AssertionError("the run wrote nothing")
-
-
 def lines(folder: Path) -> dict[Any, Any]:
     return read_results(folder)
 
@@ -72,20 +58,6 @@ def whole(place: Path) -> dict[Any, Any]:
     found = lines(place / "whole")
     assert len(found) == ALL
     return found
-
-
-@pytest.mark.slow
-def test_killed_on_eight_devices_and_finished_on_two(place: Path, whole: dict[Any, Any]) -> None:
-    process = begin(place, "killed", "--devices", "8", "--rows", "24")
-    wait_for_lines(process, place / "killed")
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    kept = (place / "killed" / "results-0001.jsonl").read_bytes()
-    assert process.returncode == -signal.SIGKILL and len(lines(place / "killed")) < ALL
-    finish(begin(place, "killed", "--devices", "2", "--rows", "12"))
-    after = (place / "killed" / "results-0001.jsonl").read_bytes()
-    assert after.startswith(kept[: kept.rfind(b"\n") + 1]) and after.count(b"\n") == ALL
-    assert lines(place / "killed") == whole
 
 
 @pytest.mark.slow
@@ -103,18 +75,3 @@ def test_sigterm_while_it_compiles(place: Path, whole: dict[Any, Any]) -> None:
     assert not lines(place / "compiling")
     finish(begin(place, "compiling", "--devices", "1"))
     assert lines(place / "compiling") == whole
-
-
-@pytest.mark.slow
-def test_sigterm_stops_soon_and_the_same_command_continues(place: Path, whole: dict[Any, Any]) -> None:
-    process = begin(place, "stopped", "--devices", "1", "--rows", "6")
-    wait_for_lines(process, place / "stopped")
-    begun = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 143, errors.decode()
-    assert time.monotonic() - begun < 20
-    assert "the same command continues" in errors.decode().splitlines()[-1]
-    assert 0 < len(lines(place / "stopped")) < ALL
-    finish(begin(place, "stopped", "--devices", "1", "--rows", "6"))
-    assert lines(place / "stopped") == whole

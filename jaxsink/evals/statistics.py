@@ -1,0 +1,193 @@
+"""Statistics over prompts: confidence intervals, paired differences, McNemar's and Fisher's tests, Holm's correction.
+
+Prompts are what is drawn at random, so they are axis 0 everywhere and what is resampled. Everything is seeded. The tests
+themselves are SciPy's; here are the forms in which a study needs them, and what is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from jaxsink.errors import JaxsinkError
+
+CHUNK = 2**22  # numbers held at a time, about; results do not depend on it
+EXACT_FLIPS = 12  # up to so many prompts all sign flips are tried
+
+
+class Interval(NamedTuple):
+    """A value and its confidence limits: floats, or arrays of one shape."""
+
+    estimate: Any
+    low: Any
+    high: Any
+
+
+class Difference(NamedTuple):
+    """a − b over the same prompts: the mean difference, its confidence limits, and a two-sided p-value."""
+
+    estimate: Any
+    low: Any
+    high: Any
+    p: Any
+
+
+class McNemar(NamedTuple):
+    """Two conditions on the same prompts: prompts only one of them gets right, and the exact two-sided p-value."""
+
+    only_a: int
+    only_b: int
+    p: float
+
+
+def bootstrap(
+    values: ArrayLike,
+    statistic: Callable[..., Any] = np.mean,
+    resamples: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Percentile bootstrap over prompts, for values [N, ...].
+
+    statistic: f(values, axis=...), as np.mean or np.median; it gets many resamples at once, [R, N, ...] with axis=1.
+    """
+    data = _numbers("values", values)
+    _check_settings(resamples, level)
+    estimate = np.asarray(statistic(data, axis=0), np.float64)
+    if len(data) == 1 or estimate.size == 0:  # every resample is the sample
+        return Interval(*map(_plain, (estimate, estimate, estimate)))
+
+    def of_prompts(index: np.ndarray, axis: int) -> np.ndarray:
+        """[..., R] for i64[R,N]: which prompts each resample takes."""
+        found = np.asarray(statistic(data[index], axis=1))
+        if np.isnan(found).any():
+            raise JaxsinkError(
+                "bootstrap: the statistic is NaN for some resamples; use one that every draw of prompts has."
+            )
+        return np.moveaxis(found, 0, -1)
+
+    ends = stats.bootstrap(
+        (np.arange(len(data)),),
+        of_prompts,
+        n_resamples=resamples,
+        batch=_batch(data),
+        vectorized=True,
+        confidence_level=level,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Interval(_plain(estimate), _plain(ends.low), _plain(ends.high))
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Wilson's score interval for an accuracy of `successes` out of `n`; it never leaves [0, 1]."""
+    _check_settings(1, level)
+    if n < 1 or not 0 <= successes <= n or int(n) != n or int(successes) != successes:
+        raise JaxsinkError(f"wilson: {successes} successes out of {n} is not a count out of at least one.")
+    ends = stats.binomtest(int(successes), int(n)).proportion_ci(level, method="wilson")
+    return Interval(successes / n, float(ends.low), float(ends.high))
+
+
+def paired_difference(
+    a: ArrayLike, b: ArrayLike, resamples: int = 10_000, level: float = 0.95, seed: int = 0
+) -> Difference:
+    """Mean of a − b, [N, ...] each; entry i of both belongs to the same prompt.
+
+    The interval is the bootstrap's. p is the share of sign flips of the differences whose mean is at least as far from 0:
+    all of them for up to EXACT_FLIPS prompts, else `resamples` random ones and the observed one.
+    """
+    first, second = _pair(a, b)
+    gaps = first - second
+    interval = bootstrap(gaps, resamples=resamples, level=level, seed=seed)
+    if len(gaps) == 1:
+        return Difference(*interval, p=_plain(np.ones(gaps.shape[1:])))
+    p = stats.permutation_test(
+        (gaps,),
+        lambda flipped, axis: np.abs(flipped.mean(axis=axis)),
+        permutation_type="samples",
+        alternative="greater",
+        vectorized=True,
+        n_resamples=max(resamples, 2**EXACT_FLIPS) if len(gaps) <= EXACT_FLIPS else resamples,
+        batch=_batch(gaps),
+        axis=0,
+        rng=np.random.default_rng([seed, 1]),  # not the bootstrap's draws
+    ).pvalue
+    return Difference(*interval, p=_plain(p))
+
+
+def mcnemar(a: ArrayLike, b: ArrayLike) -> McNemar:
+    """McNemar's exact test: a, b bool[N] say which prompts are right under two conditions.
+
+    Given how many prompts only one condition gets right, which of the two it is would be a fair coin's choice.
+    """
+    first, second = _pair(a, b)
+    if first.ndim != 1 or not np.isin([first, second], (0, 1)).all():
+        raise JaxsinkError("mcnemar: both conditions must be one right (1) or wrong (0) per prompt.")
+    only_a, only_b = int((first > second).sum()), int((first < second).sum())
+    differ = only_a + only_b
+    return McNemar(only_a, only_b, float(stats.binomtest(only_a, differ).pvalue) if differ else 1.0)
+
+
+def fisher(right_a: int, n_a: int, right_b: int, n_b: int) -> float:
+    """Fisher's exact test, two-sided: could `right_a` out of `n_a` and `right_b` out of `n_b` have one accuracy?
+
+    Given all right answers together, p is the probability of every split between the two that is no likelier than this one.
+    """
+    for right, n in ((right_a, n_a), (right_b, n_b)):
+        if n < 1 or not 0 <= right <= n:
+            raise JaxsinkError(f"fisher: {right} right out of {n} is not a count out of at least one.")
+    found: Any = stats.fisher_exact([[right_a, n_a - right_a], [right_b, n_b - right_b]])
+    return float(found.pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction for many tests: each p as it must be read so that all tests together err with the usual chance."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, number in enumerate(sorted(range(len(p_values)), key=lambda n: p_values[n])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[number]))
+        corrected[number] = largest
+    return corrected
+
+
+def _batch(data: np.ndarray) -> int:
+    """Resamples of the data that are held at a time."""
+    return max(1, CHUNK // max(1, data.size))
+
+
+def _plain(value: Any) -> Any:
+    """A float for one number, else the array."""
+    return float(value) if np.ndim(value) == 0 else np.asarray(value)
+
+
+def _numbers(name: str, values: ArrayLike) -> np.ndarray:
+    try:
+        data = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise JaxsinkError(f"{name} must be numbers in an array whose first axis is the prompts.") from error
+    if data.ndim == 0 or len(data) == 0:
+        raise JaxsinkError(
+            f"{name} must hold at least one prompt along the first axis, and has the shape {data.shape}."
+        )
+    if not np.isfinite(data).all():
+        raise JaxsinkError(
+            f"{name} must be finite, but prompt {np.argwhere(~np.isfinite(data))[0][0]} has NaN or infinity."
+        )
+    return data
+
+
+def _pair(a: ArrayLike, b: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    first, second = _numbers("a", a), _numbers("b", b)
+    if first.shape != second.shape:
+        raise JaxsinkError(f"a and b must be the same prompts in the same order, not {first.shape} and {second.shape}.")
+    return first, second
+
+
+def _check_settings(resamples: int, level: float) -> None:
+    if resamples < 1:
+        raise JaxsinkError(f"resamples must be at least 1, and is {resamples}.")
+    if not 0 < level < 1:
+        raise JaxsinkError(f"level must lie between 0 and 1, and is {level}.")
