@@ -1,7 +1,7 @@
 """The study "Attention Sinks in Diffusion Language Models", figure by figure and table by table, and what lies beyond it.
 
-Each module has a NAME, a TITLE, the QUESTION, what the PAPER found, and `run(study) -> Finding`. `needs(study)` says which
-measurements it reads; a module without it reads the recorded generations of every subject.
+Each module declares one experiment (see `jaxsink.study.experiments`): the question, the paper's claim, what is measured of
+whom, the statistic and what it is held against, and the function that turns measurements into a finding.
 """
 
 PAPER = (

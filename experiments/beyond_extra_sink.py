@@ -6,18 +6,16 @@ jaxsink train mini-llada --out RUNS/extra-sink-control --init mini-llada --steps
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from jaxsink_experiments.masking import COLUMNS, NOTE, PLAIN, TABLE1, percent, rows
+from jaxsink_experiments.masking import NOTE, PLAIN, percent, rows, table1
 
 from jaxsink.evals.statistics import bootstrap
-from jaxsink.study import Finding, Measurement, Recorded, Scored, Study, Subject, Table, trained
+from jaxsink.study import Measured, Outcome, Study, Subject, Table, experiment, trained
+from jaxsink.study.finding import with_limits
 
-NAME, TITLE = "extra", "An extra token as the sink"
-QUESTION = "Does a model that is given a token to sink to stop using others, and does it solve more?"
-PAPER = "Not in the paper; a follow-up (arXiv 2601.19657) reports fixed sinks and better scores from one extra token."
-HOW = "The two runs that this needs were not given; experiments/beyond_extra_sink.py has the commands."
 RUNS = ("extra-sink-control", "extra-sink")
 
 
@@ -29,37 +27,35 @@ def pair(runs: Path | None) -> tuple[Subject, ...]:
     return tuple(trained(runs / name) for name in RUNS)
 
 
-def needs(study: Study) -> list[tuple[Subject, Measurement]]:
-    return [(s, spec) for s in pair(study.runs) for spec in (Recorded(), Scored(TABLE1))]
-
-
-def run(study: Study) -> Finding:
-    subjects = pair(study.runs)
-    if not subjects:
-        return Finding(name=NAME, title=TITLE, question=QUESTION, paper=PAPER, found=HOW, verdict="not tested")
-    figures, masking, words = [], [], []
-    for subject in subjects:
-        gallery, right = study.gallery(subject), study.scores(subject, TABLE1)
+@experiment(
+    name="extra",
+    title="An extra token as the sink",
+    question="Does a model that is given a token to sink to stop using others, and does it solve more?",
+    paper="Not in the paper; a follow-up (arXiv 2601.19657) reports fixed sinks and better scores from one extra token.",
+    statistic="sinks per head; share of problems solved",
+    null="the same tuning without the token",
+    subjects=lambda study: pair(study.runs),
+    score=table1,
+    missing="The two runs that this needs were not given; experiments/beyond_extra_sink.py has the commands.",
+)
+def extra_sink(measured: Sequence[Measured], study: Study) -> Outcome:
+    sinks, masking, words = [], [], []
+    for one in measured:
+        gallery, plain = one.gallery, one.scores[PLAIN]
         count = bootstrap(gallery.mean_over_steps(gallery.tracks.sink_count).mean(axis=(1, 2)))
         taken = bootstrap(1 - gallery.scores.sum(axis=-1).mean(axis=(0, 1, 3)) / gallery.mask.sum(axis=1))
-        figures.append([subject.name, *map(float, count), *map(float, taken)])
-        mine = rows(subject, right, right[PLAIN])
-        masking += mine
+        limits = with_limits("sinks per head", count) | with_limits("attention on the extra token", taken)
+        sinks.append({"model": one.subject.name, **limits})
+        masking += rows(one.subject, one.scores, plain)
         words.append(
-            f"{subject.name}: {count.estimate:.2f} sinks per head [{count.low:.2f}, {count.high:.2f}], accuracy "
-            f"{percent(mine[0])}, the extra token takes {taken.estimate:.0%} of the attention"
+            f"{one.subject.name}: {count.estimate:.2f} sinks per head [{count.low:.2f}, {count.high:.2f}], accuracy "
+            f"{percent(plain)}, the extra token takes {taken.estimate:.0%} of the attention"
         )
-    columns = ["model", "sinks per head", "low", "high", "attention on the extra token", "low", "high"]
-    return Finding(
-        name=NAME,
-        title=TITLE,
-        question=QUESTION,
-        paper=PAPER,
+    return Outcome(
         found="; ".join(words) + ".",
         verdict="new",
-        figures=[],
         tables=[
-            Table("Sinks", columns, figures, "95 % intervals over generations"),
-            Table("Masking", COLUMNS, masking, NOTE),
+            Table.of("Sinks", sinks, "95 % intervals over generations"),
+            Table.of("Masking", masking, NOTE),
         ],
     )

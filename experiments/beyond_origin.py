@@ -5,15 +5,17 @@ mini-dream began as mini-llama, mini-llada from random weights; size, data and t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
 import numpy as np
+from matplotlib.axes import Axes
 
 from jaxsink.evals.statistics import bootstrap
 from jaxsink.sinks import frontier
-from jaxsink.study import Finding, Gallery, Study, Table, plots
+from jaxsink.study import Gallery, Measured, Outcome, Study, Table, experiment, plots
 
-NAME, TITLE = "origin", "Where a model's sinks come from"
-QUESTION = "Does a diffusion model that was adapted from an autoregressive one keep that model's sinks?"
-PAPER = "It guesses that Dream's positional, moving sinks stem from its autoregressive start; it could not test it."
 PLACES = (
     "first token",
     "elsewhere in the question",
@@ -50,49 +52,59 @@ def by_head(gallery: Gallery) -> np.ndarray:
     return gallery.mean_over_steps(np.where(held, gallery.tracks.score, 0)).mean(axis=0).ravel()
 
 
-def run(study: Study) -> Finding:
+def draw(axis: Axes, names: Sequence[str], shares: np.ndarray) -> None:
+    """Bars of shares [models, places] that add up to one."""
+    ends = np.cumsum(shares, axis=1)
+    for number, place in enumerate(PLACES):
+        axis.barh(names, shares[:, number], left=ends[:, number] - shares[:, number], label=place)
+    axis.set(xlabel="share of the largest sinks", xlim=(0, 1))
+    axis.invert_yaxis()
+
+
+def alike(measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Correlation over heads of the sinks in the question, for each pair of models of one shape."""
+    found = []
+    for one, other in combinations(measured, 2):
+        mine, theirs = by_head(one.gallery), by_head(other.gallery)
+        if len(mine) == len(theirs) and mine.std() and theirs.std():
+            value = float(np.corrcoef(mine, theirs)[0, 1])
+            found.append({"model": one.subject.name, "other model": other.subject.name, "correlation": value})
+    return found
+
+
+@experiment(
+    name="origin",
+    title="Where a model's sinks come from",
+    question="Does a diffusion model that was adapted from an autoregressive one keep that model's sinks?",
+    paper="It guesses that Dream's positional, moving sinks stem from its autoregressive start; it could not test it.",
+    statistic="where the largest sinks are; correlation over heads of the sinks in the question",
+    null="the diffusion model that began from random weights",
+)
+def origin(measured: Sequence[Measured], study: Study) -> Outcome:
     figure, axes = plots.canvas(width=plots.PAGE, height=2.2)
-    rows, heads = [], {}
-    bottom = np.zeros(len(study.subjects))
-    shares = []
-    for subject in study.subjects:
-        gallery = study.gallery(subject)
-        found = bootstrap(shares_by_origin(gallery, subject.is_diffusion))
+    rows, shares = [], []
+    for one in measured:
+        found = bootstrap(shares_by_origin(one.gallery, one.subject.is_diffusion))
         shares.append(found.estimate)
-        rows += [[subject.name, *line] for line in zip(PLACES, *(map(float, x) for x in found), strict=True)]
-        heads[subject.name] = by_head(gallery)
-    names = [subject.name for subject in study.subjects]
-    for number, kind in enumerate(PLACES):
-        height = np.array([share[number] for share in shares])
-        axes[0, 0].barh(names, height, left=bottom, label=kind)
-        bottom = bottom + height
-    axes[0, 0].set(xlabel="share of the largest sinks", xlim=(0, 1))
-    axes[0, 0].invert_yaxis()
+        for place, share, low, high in zip(PLACES, *found, strict=True):
+            line = {"share": float(share), "low": float(low), "high": float(high)}
+            rows.append({"model": one.subject.name, "place": place, **line})
+    names = [one.subject.name for one in measured]
+    draw(axes[0, 0], names, np.array(shares))
     plots.shared_legend(figure, columns=3)
-    pairs = []
-    for at, one in enumerate(names):
-        for other in names[at + 1 :]:
-            if len(heads[one]) == len(heads[other]) and heads[one].std() and heads[other].std():
-                pairs.append([one, other, float(np.corrcoef(heads[one], heads[other])[0, 1])])
-    alike = "; ".join(f"{one} and {other} {value:+.2f}" for one, other, value in pairs)
+    pairs = alike(measured)
+    together = "; ".join(f"{pair['model']} and {pair['other model']} {pair['correlation']:+.2f}" for pair in pairs)
     top = "; ".join(
         f"{name}: {PLACES[int(np.argmax(share))]} {max(share):.0%}" for name, share in zip(names, shares, strict=True)
     )
-    return Finding(
-        name=NAME,
-        title=TITLE,
-        question=QUESTION,
-        paper=PAPER,
-        found=f"Most sinks are on: {top}. Correlation over heads of the sinks in the question: {alike or 'not comparable'}.",
+    note = "of the mean score of each head's sink in the question; heads of mini-dream began as mini-llama's"
+    return Outcome(
+        found=f"Most sinks are on: {top}. Correlation over heads of the sinks in the question: "
+        f"{together or 'not comparable'}.",
         verdict="new",
-        figures=[study.figure(NAME, figure)],
+        figure=figure,
         tables=[
-            Table("Where the largest sink of a head is", ["model", "place", "share", "low", "high"], rows),
-            Table(
-                "Are the same heads sinks?",
-                ["model", "model ", "correlation"],
-                pairs,
-                "of the mean score of each head's sink in the question; heads of mini-dream began as mini-llama's",
-            ),
+            Table.of("Where the largest sink of a head is", rows),
+            Table.of("Are the same heads sinks?", pairs, note),
         ],
     )

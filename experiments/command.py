@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     from jaxsink.runs.compile_cache import enable_compilation_cache
     from jaxsink.runs.stopping import stop_on_sigterm
     from jaxsink.study import Study, subject
+    from jaxsink.study.experiments import experiment_of
     from jaxsink.study.run import conduct
 
     enable_compilation_cache()
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     subjects = [subject(name, mesh, **reading) for name in dict.fromkeys(args.model or DEFAULT_MODELS)]
     study = Study(subjects, folder, problems, generations, args.rows, seed=args.seed, runs=runs)
     wanted = args.names or [short(module) for module in (ORDER if args.full else PAPER)]
-    experiments = [import_module(f"jaxsink_experiments.{SHORT[name]}") for name in dict.fromkeys(wanted)]
+    experiments = [experiment_of(import_module(f"jaxsink_experiments.{SHORT[name]}")) for name in dict.fromkeys(wanted)]
     last_words = f"stopped by SIGTERM; all finished measurements are in {folder}, and the same command continues."
     with stop_on_sigterm(last_words) as is_stopped:
         findings = conduct(study, experiments, is_stopped)

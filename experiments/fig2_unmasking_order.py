@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from jaxsink.evals.statistics import bootstrap
-from jaxsink.study import Finding, Study, plots
+from jaxsink.study import Measured, Outcome, Study, experiment, plots
+from jaxsink.study.experiments import diffusion_models
 from jaxsink.study.finding import all_of
-
-NAME, TITLE = "fig2", "The order in which tokens are unmasked"
-QUESTION = "Do the samplers unmask in blocks, and freely, as the paper draws it?"
-PAPER = "LLaDA and MMaDA fill block after block, Dream fills any place."
 
 
 def rank_correlation(order: np.ndarray) -> float:
@@ -21,7 +19,7 @@ def rank_correlation(order: np.ndarray) -> float:
     return float(np.corrcoef(position, step)[0, 1])
 
 
-def draw(axis: Any, committed_at: np.ndarray, block: int | None) -> None:
+def draw(axis: Axes, committed_at: np.ndarray, block: int | None) -> None:
     """When each position is filled in; lines part the blocks of block decoding."""
     length = len(committed_at)
     axis.scatter(committed_at, np.arange(length), s=10)
@@ -31,38 +29,32 @@ def draw(axis: Any, committed_at: np.ndarray, block: int | None) -> None:
     plots.whole_ticks(axis, y=True)
 
 
-def run(study: Study) -> Finding:
-    diffusion = [subject for subject in study.subjects if subject.is_diffusion]
-    if not diffusion:
-        return Finding(
-            name=NAME,
-            title=TITLE,
-            question=QUESTION,
-            paper=PAPER,
-            found="No diffusion model was studied.",
-            verdict="not tested",
-        )
-    figure, axes = plots.canvas(1, len(diffusion))
+@experiment(
+    name="fig2",
+    title="The order in which tokens are unmasked",
+    question="Do the samplers unmask in blocks, and freely, as the paper draws it?",
+    paper="LLaDA and MMaDA fill block after block, Dream fills any place.",
+    statistic="rank correlation of position and step; whether each block ends before the next begins",
+    null="none: the order of blocks is a property of the sampler",
+    subjects=diffusion_models,
+)
+def unmasking_order(measured: Sequence[Measured], study: Study) -> Outcome:
+    figure, axes = plots.canvas(1, len(measured))
     words, held = [], []
-    for axis, subject in zip(axes[0], diffusion, strict=True):
-        gallery = study.gallery(subject)
-        response = gallery.committed_at[:, gallery.prompt_length :]
-        block = getattr(subject.sampler, "block_length", None)
+    for axis, one in zip(axes[0], measured, strict=True):
+        response = one.gallery.committed_at[:, one.gallery.prompt_length :]
+        block = getattr(one.subject.sampler, "block_length", None)
         draw(axis, response[0], block)
-        axis.set_title(subject.name)
+        axis.set_title(one.subject.name)
         found = bootstrap(np.array([rank_correlation(sequence) for sequence in response]))
-        words.append(f"{subject.name} {found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]")
+        words.append(f"{one.subject.name} {found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]")
         if block is not None and block < response.shape[1]:
             blocks = response[:, : response.shape[1] // block * block].reshape(len(response), -1, block)
             held.append(bool((blocks[:, :-1].max(axis=-1) < blocks[:, 1:].min(axis=-1)).all()))
         else:
             held.append(found.high < 1)
-    return Finding(
-        name=NAME,
-        title=TITLE,
-        question=QUESTION,
-        paper=PAPER,
+    return Outcome(
         found=f"Rank correlation of place and step: {', '.join(words)}. Blocks are filled strictly one after the other.",
         verdict=all_of(*held),
-        figures=[study.figure(NAME, figure)],
+        figure=figure,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,16 @@ import numpy as np
 from jaxsink.evals.conditions import PLAIN, Condition, hide
 from jaxsink.evals.statistics import mcnemar, wilson
 from jaxsink.sinks.mask import SELECTIONS
-from jaxsink.study import Scores, Subject
+from jaxsink.study import Recorded, Scores, Subject
 
-COLUMNS = ["model", "condition", "right", "low", "high", "problems", "lost", "gained", "p against K = 0"]
 NOTE = "95 % Wilson intervals; exact McNemar tests on the same problems"
+STATISTIC = "share of problems solved"
+NULL = "as many random keys hidden, on the same problems (McNemar's exact test)"
+
+
+def no_generations(subject: Subject) -> dict[str, Recorded]:
+    """Only answers are looked at."""
+    return {}
 
 
 def with_controls(counts: Iterable[int]) -> tuple[Condition, ...]:
@@ -24,23 +30,27 @@ def with_controls(counts: Iterable[int]) -> tuple[Condition, ...]:
 TABLE1 = (PLAIN, *with_controls((1, 5, 10)))
 
 
-def row(subject: Subject, condition: Condition, right: np.ndarray, plain: np.ndarray) -> list[Any]:
+def table1(subject: Subject) -> Sequence[Condition]:
+    return TABLE1
+
+
+def row(subject: Subject, condition: Condition, right: np.ndarray, plain: np.ndarray) -> dict[str, Any]:
     """A line of a table: accuracy with Wilson's interval, and McNemar's exact test on the same problems."""
     interval, test = wilson(int(right.sum()), len(right)), mcnemar(plain, right)
-    return [
-        subject.name,
-        str(condition),
-        float(interval.estimate),
-        float(interval.low),
-        float(interval.high),
-        len(right),
-        test.only_a,
-        test.only_b,
-        float(test.p),
-    ]
+    return {
+        "model": subject.name,
+        "condition": str(condition),
+        "right": interval.estimate,
+        "low": interval.low,
+        "high": interval.high,
+        "problems": len(right),
+        "lost": test.only_a,
+        "gained": test.only_b,
+        "p against K = 0": test.p,
+    }
 
 
-def rows(subject: Subject, right: Scores, plain: np.ndarray) -> list[list[Any]]:
+def rows(subject: Subject, right: Scores, plain: np.ndarray) -> list[dict[str, Any]]:
     return [row(subject, condition, value, plain) for condition, value in right.items()]
 
 
@@ -50,5 +60,6 @@ def worse(one: np.ndarray, other: np.ndarray, level: float = 0.05) -> bool:
     return test.only_a < test.only_b and test.p < level
 
 
-def percent(line: list[Any]) -> str:
-    return f"{line[2]:.0%} [{line[3]:.0%}, {line[4]:.0%}]"
+def percent(right: np.ndarray) -> str:
+    share, low, high = wilson(int(right.sum()), len(right))
+    return f"{share:.0%} [{low:.0%}, {high:.0%}]"

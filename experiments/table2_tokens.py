@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from jaxsink.evals import paper
 from jaxsink.sinks import frequency, fresh, top_tokens
-from jaxsink.sinks.tokens import KINDS
-from jaxsink.study import Finding, Study, Table
+from jaxsink.sinks.tokens import KINDS, Frequency
+from jaxsink.study import Measured, Outcome, Study, Table, experiment
 from jaxsink.study.finding import all_of
-
-NAME, TITLE = "table2", "Tokens that sink"
-QUESTION = "Are sinks on structure (line breaks, punctuation, masks) rather than on words?"
 
 
 def most_frequent(model: str, count: int) -> str:
@@ -22,51 +22,60 @@ def most_frequent(model: str, count: int) -> str:
     )
 
 
-PAPER = (
+CLAIM = (
     f"LLaDA: {most_frequent('llada-8b-instruct', 3)}; Dream: {most_frequent('dream-7b-instruct', 2)}; "
     f"MMaDA: {most_frequent('mmada-8b-mixcot', 2)}."
 )
 STRUCTURE = ("mask", "bos", "eos", "newline", "space", "punctuation", "special", "template")
 
 
-def run(study: Study) -> Finding:
+def frequencies(one: Measured) -> Frequency:
+    """How often each token and each kind of token is a sink, and occurs."""
+    gallery = one.gallery
+    return frequency(
+        gallery.tracks.sinks,
+        gallery.canvas,
+        gallery.mask,
+        one.subject.model.config.vocab,
+        one.subject.kinds,
+        fresh(gallery.committed_at, np.arange(len(gallery.scores))),
+        gallery.taken,
+    )
+
+
+def line(one: Measured, name: str, value: str, share: float, base: float, lift: float) -> dict[str, Any]:
+    rates = {"share of sinks": float(share), "base rate": float(base), "lift": float(lift)}
+    return {"model": one.subject.name, name: value, **rates}
+
+
+@experiment(
+    name="table2",
+    title="Tokens that sink",
+    question="Are sinks on structure (line breaks, punctuation, masks) rather than on words?",
+    paper=CLAIM,
+    statistic="share of sinks on structural tokens",
+    null="the base rate of structural tokens, and one half",
+)
+def tokens_that_sink(measured: Sequence[Measured], study: Study) -> Outcome:
     by_token, by_kind, words, held = [], [], [], []
-    for subject in study.subjects:
-        gallery = study.gallery(subject)
-        steps = np.arange(len(gallery.scores))
-        found = frequency(
-            gallery.tracks.sinks,
-            gallery.canvas,
-            gallery.mask,
-            subject.model.config.vocab,
-            subject.kinds,
-            fresh(gallery.committed_at, steps),
-            gallery.taken,
-        )
-        for line in top_tokens(found, subject.tokenizer):
-            by_token.append([subject.name, line["token"], line["share"], line["base"], line["lift"]])
-        rates = found.by_kind
-        assert rates is not None and found.freshly_committed is not None
+    for one in measured:
+        found = frequencies(one)
+        rates, new = found.by_kind, found.freshly_committed
+        assert rates is not None and new is not None
+        for token in top_tokens(found, one.subject.tokenizer):
+            by_token.append(line(one, "token", token["token"], token["share"], token["base"], token["lift"]))
         for kind, share, base, lift in zip(KINDS, rates.share, rates.base, rates.lift, strict=True):
-            if base > 0:
-                by_kind.append([subject.name, kind, float(share), float(base), float(lift)])
-        new = found.freshly_committed
-        by_kind.append([subject.name, "freshly committed", float(new.share), float(new.base), float(new.lift)])
+            by_kind += [line(one, "kind", kind, share, base, lift)] if base > 0 else []
+        by_kind.append(line(one, "kind", "freshly committed", new.share, new.base, new.lift))
         chosen = [KINDS.index(kind) for kind in STRUCTURE]
         share, base = np.nansum(rates.share[chosen]), np.nansum(rates.base[chosen])
-        words.append(f"{subject.name} {share:.0%} of sinks (base rate {base:.0%})")
-        held += [bool(share > 0.5 and share > base)] if subject.is_diffusion else []
-    columns = ["model", "token", "share of sinks", "base rate", "lift"]
-    return Finding(
-        name=NAME,
-        title=TITLE,
-        question=QUESTION,
-        paper=PAPER,
+        words.append(f"{one.subject.name} {share:.0%} of sinks (base rate {base:.0%})")
+        held += [bool(share > 0.5 and share > base)] if one.subject.is_diffusion else []
+    return Outcome(
         found=f"On structural tokens: {', '.join(words)}.",
         verdict=all_of(*held) if held else "not tested",
-        figures=[],
         tables=[
-            Table("The five most frequent sink tokens", columns, by_token),
-            Table("By kind of token", ["model", "kind", *columns[2:]], by_kind, "freshly committed overlaps the kinds"),
+            Table.of("The five most frequent sink tokens", by_token),
+            Table.of("By kind of token", by_kind, "freshly committed overlaps the kinds"),
         ],
     )

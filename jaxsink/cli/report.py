@@ -13,7 +13,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.runs.progress import stage
 
 if TYPE_CHECKING:
-    from jaxsink.reporting import Study
+    from jaxsink.reporting import StudyResults
     from jaxsink.reporting.view import View
 
 EXAMPLES = """examples:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         raise JaxsinkError(f"{study.path / 'player'} holds no generations, so there is nothing to animate (--gif).")
     with stage("writing the page"):
         write_page(study, page, show)
-    result = {"page": str(page), "bytes": page.stat().st_size, "experiments": len(study.experiments)}
+    result = {"page": str(page), "bytes": page.stat().st_size, "experiments": len(study.findings)}
     result["generations"] = [run.name for run in study.runs]
     result["shown"] = [{"run": view.run.name, "layer": view.layer, "head": view.head} for view in show]
     if gif is not None:
@@ -103,7 +103,7 @@ def default_page(sources: list[str]) -> Path:
     return first / "report.html" if first.suffix != ".npz" else first.with_suffix(".html")
 
 
-def read_source(sources: list[str]) -> Study:
+def read_source(sources: list[str]) -> StudyResults:
     from jaxsink.reporting import read_study
     from jaxsink.reporting.own import read_records
 
@@ -114,7 +114,7 @@ def read_source(sources: list[str]) -> Study:
     return read_study(sources[0])
 
 
-def choose_views(args: argparse.Namespace, study: Study) -> list[View]:
+def choose_views(args: argparse.Namespace, study: StudyResults) -> list[View]:
     """What --show, --layer and --head ask for; a layer or head that a model does not have is named."""
     from jaxsink.reporting.view import choose_run, opening, views
 

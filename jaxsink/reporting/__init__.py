@@ -6,6 +6,6 @@ makes the page of one's own runs.
 
 from jaxsink.reporting.gif import draw_gif
 from jaxsink.reporting.page import render, write_page
-from jaxsink.reporting.study import Experiment, Study, Table, read_study
+from jaxsink.reporting.study import StudyResults, read_study
 
-__all__ = ["Experiment", "Study", "Table", "draw_gif", "read_study", "render", "write_page"]
+__all__ = ["StudyResults", "draw_gif", "read_study", "render", "write_page"]

@@ -17,7 +17,7 @@ import numpy as np
 from jaxsink.errors import JaxsinkError
 from jaxsink.reporting.generations import read_record, runs_of, token_texts
 from jaxsink.reporting.page import render, write_page
-from jaxsink.reporting.study import Study
+from jaxsink.reporting.study import StudyResults
 from jaxsink.sampling.generation import Generation
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ def has_screen() -> bool:
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def study_of(generation: Generation | Mapping[str, Generation], tokenizer: Tokenizer | None, title: str) -> Study:
+def study_of(
+    generation: Generation | Mapping[str, Generation], tokenizer: Tokenizer | None, title: str
+) -> StudyResults:
     """What the page shows: every sequence of every generation."""
     labelled = generation if isinstance(generation, Mapping) else {"": generation}
     runs = []
@@ -108,10 +110,10 @@ def study_of(generation: Generation | Mapping[str, Generation], tokenizer: Token
         runs += runs_of(one, texts, label.replace(" ", "-") or "run", title, label)
     if not runs:
         raise JaxsinkError("report: there is no generation to show.")
-    return Study(Path("."), {}, [], runs, TITLE)
+    return StudyResults(Path("."), {}, [], runs, TITLE)
 
 
-def read_records(files: Sequence[Path]) -> Study:
+def read_records(files: Sequence[Path]) -> StudyResults:
     """The same from files of `jaxsink generate --record`; each is a run of its own."""
     runs, facts = [], {}
     stems = [file.stem for file in files]
@@ -124,4 +126,4 @@ def read_records(files: Sequence[Path]) -> Study:
         except JaxsinkError as error:
             raise JaxsinkError(f"{file}: {error}") from error
         facts[name] = settings
-    return Study(files[0], facts, [], runs, TITLE)
+    return StudyResults(files[0], facts, [], runs, TITLE)

@@ -14,9 +14,10 @@ from typing import Any
 from jaxsink.errors import JaxsinkError
 from jaxsink.reporting.figures import embed, figure_html, source
 from jaxsink.reporting.runs import Packing, Run, choose_packing, pack
-from jaxsink.reporting.study import VERDICTS, Experiment, Study, Table
+from jaxsink.reporting.study import VERDICTS, StudyResults
 from jaxsink.reporting.view import View, most_moving, opening
 from jaxsink.runs.atomic import new_file
+from jaxsink.study.finding import Finding, Table
 from jaxsink.version import __version__
 
 LIMIT = 15_000_000  # bytes of a page; one that is larger opens slowly
@@ -45,14 +46,14 @@ WORDS = {  # for one, for several
 }
 
 
-def render(study: Study, show: list[View] | None = None) -> str:
+def render(study: StudyResults, show: list[View] | None = None) -> str:
     """The page as text. show: the one or two generations that the player opens with."""
     packing = Packing(16, 1)
     show = opening(study.runs, study.eps) if show is None else show
     fields = page_fields(study, packing, show)
     size = sum(len(text.encode()) for text in fields.values()) + len(asset("page.html"))
     if size > LIMIT:
-        figures = [figure for experiment in study.experiments for figure in experiment.figures]
+        figures = [figure for finding in study.findings for figure in study.figures(finding)]
         largest = max(figures, key=lambda figure: len(source(figure)), default=None)
         hint = f"; the largest figure is {largest}" if largest else ""
         raise JaxsinkError(f"the page would have {size / 1e6:.1f} MB, more than {LIMIT / 1e6:.1f}{hint}.")
@@ -67,14 +68,14 @@ def render(study: Study, show: list[View] | None = None) -> str:
     return Template(asset("page.html")).substitute(fields, blobs="\n".join(blobs))
 
 
-def write_page(study: Study, page: Path, show: list[View] | None = None) -> None:
+def write_page(study: StudyResults, page: Path, show: list[View] | None = None) -> None:
     """The page as a file, whole or not at all."""
     text = render(study, show)
     with new_file(page) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
-def page_fields(study: Study, packing: Packing, show: list[View]) -> dict[str, str]:
+def page_fields(study: StudyResults, packing: Packing, show: list[View]) -> dict[str, str]:
     """What goes into the page's template, but for the generations' numbers."""
     script = "(() => {\n" + "".join(asset(name) for name in SCRIPTS) + "})();\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
@@ -85,9 +86,9 @@ def page_fields(study: Study, packing: Packing, show: list[View]) -> dict[str, s
         "generator": f"jaxsink {__version__}",
         "script_hash": f"sha256-{digest}",
         "subtitle": " · ".join(subtitle(study)),
-        "verdicts": verdicts_html(study.experiments),
+        "verdicts": verdicts_html(study.findings),
         "player": player_html(study, packing),
-        "experiments": "".join(experiment_html(experiment) for experiment in study.experiments),
+        "experiments": "".join(finding_html(finding, study.figures(finding)) for finding in study.findings),
         "manifest": manifest_html(study),
         "data": embed({"runs": about, "show": panes, "eps": study.eps}),
         "style": "\n".join(asset(name) for name in STYLES),
@@ -99,33 +100,33 @@ def asset(name: str) -> str:
     return (files("jaxsink.reporting") / name).read_text(encoding="utf-8")
 
 
-def subtitle(study: Study) -> list[str]:
+def subtitle(study: StudyResults) -> list[str]:
     models, made = study.manifest.get("models"), study.manifest.get("created")
     names = ", ".join(models) if isinstance(models, dict | list) else ""
     parts = [names, f"jaxsink {study.manifest.get('jaxsink', __version__)}", str(made)[:10] if made else ""]
     return [escape(part) for part in parts if part]
 
 
-def verdicts_html(experiments: list[Experiment]) -> str:
-    if not experiments:
+def verdicts_html(findings: list[Finding]) -> str:
+    if not findings:
         return ""
     return f"""<section aria-labelledby="verdicts-title">
   <h2 id="verdicts-title">What holds</h2>
-  <p class="counts">{counts(experiments)}</p>
-  <ol class="verdicts">{"".join(verdict_item(experiment) for experiment in experiments)}</ol>
+  <p class="counts">{counts(findings)}</p>
+  <ol class="verdicts">{"".join(verdict_item(finding) for finding in findings)}</ol>
 </section>
 """
 
 
-def counts(experiments: list[Experiment]) -> str:
+def counts(findings: list[Finding]) -> str:
     """ "Of 14 findings 8 hold, 3 hold partly, 1 does not hold." with a chip for each."""
     parts = []
     for verdict in VERDICTS:
-        number = sum(experiment.verdict == verdict for experiment in experiments)
+        number = sum(finding.verdict == verdict for finding in findings)
         if number:
             parts.append(chip(verdict, f"{number} {WORDS[verdict][number > 1]}"))
-    plural = "s" if len(experiments) > 1 else ""
-    return f"<span>{len(experiments)} experiment{plural}:</span> " + " ".join(parts)
+    plural = "s" if len(findings) > 1 else ""
+    return f"<span>{len(findings)} experiment{plural}:</span> " + " ".join(parts)
 
 
 def chip(verdict: str, text: str | None = None) -> str:
@@ -136,27 +137,27 @@ def chip(verdict: str, text: str | None = None) -> str:
     )
 
 
-def verdict_item(experiment: Experiment) -> str:
-    link = f'<a href="#{anchor(experiment)}">{escape(experiment.title)}</a>'
-    return f'<li>{chip(experiment.verdict)}<div>{link}<p class="dim">{escape(experiment.found)}</p></div></li>'
+def verdict_item(finding: Finding) -> str:
+    link = f'<a href="#{anchor(finding)}">{escape(finding.title)}</a>'
+    return f'<li>{chip(finding.verdict)}<div>{link}<p class="dim">{escape(finding.found)}</p></div></li>'
 
 
-def anchor(experiment: Experiment) -> str:
-    return "e-" + "".join(char if char.isascii() and char.isalnum() else "-" for char in experiment.name)
+def anchor(finding: Finding) -> str:
+    return "e-" + "".join(char if char.isascii() and char.isalnum() else "-" for char in finding.name)
 
 
-def experiment_html(experiment: Experiment) -> str:
-    name = anchor(experiment)
-    figures = "".join(figure_html(figure, experiment.title) for figure in experiment.figures)
-    seconds = f'<span class="dim">{experiment.seconds:.1f} s</span>' if experiment.seconds else ""
+def finding_html(finding: Finding, figures: list[Path]) -> str:
+    name = anchor(finding)
     return f"""<section class="experiment" id="{name}" aria-labelledby="{name}-t">
-  <h2 id="{name}-t">{escape(experiment.title)}</h2>
-  <p class="meta">{chip(experiment.verdict)} <code>{escape(experiment.name)}</code> {seconds}</p>
-  <p class="question">{escape(experiment.question)}</p>
-  <dl class="claims"><div><dt>The paper</dt><dd>{escape(experiment.paper)}</dd></div>
-  <div><dt>Here</dt><dd>{escape(experiment.found)}</dd></div></dl>
-  <div class="figures">{figures}</div>
-  {"".join(table_html(table) for table in experiment.tables)}
+  <h2 id="{name}-t">{escape(finding.title)}</h2>
+  <p class="meta">{chip(finding.verdict)} <code>{escape(finding.name)}</code></p>
+  <p class="question">{escape(finding.question)}</p>
+  <dl class="claims"><div><dt>The paper</dt><dd>{escape(finding.paper)}</dd></div>
+  <div><dt>Here</dt><dd>{escape(finding.found)}</dd></div>
+  <div><dt>Statistic</dt><dd>{escape(finding.statistic)}</dd></div>
+  <div><dt>Held against</dt><dd>{escape(finding.null)}</dd></div></dl>
+  <div class="figures">{"".join(figure_html(figure, finding.title) for figure in figures)}</div>
+  {"".join(table_html(table) for table in finding.tables)}
 </section>
 """
 
@@ -188,7 +189,7 @@ def show_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def player_html(study: Study, packing: Packing) -> str:
+def player_html(study: StudyResults, packing: Packing) -> str:
     if not study.runs:
         return (
             '<section><h2>Watch the sinks</h2><p class="dim">This study recorded no generations to play.</p></section>'
@@ -210,7 +211,7 @@ def text_html(run: Run) -> str:
     )
 
 
-def manifest_html(study: Study) -> str:
+def manifest_html(study: StudyResults) -> str:
     """The manifest, one foldable block for each of its objects."""
     blocks = []
     for key, value in study.manifest.items():

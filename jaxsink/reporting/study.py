@@ -6,43 +6,25 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.reporting.runs import Run, read_run
+from jaxsink.study.finding import Finding, Table, Verdict
 
-VERDICTS = ("holds", "holds partly", "does not hold", "not tested", "new")
-TEXTS = ("title", "question", "paper", "found")
+VERDICTS: tuple[str, ...] = get_args(Verdict)
+TEXTS = ("title", "question", "paper", "statistic", "null", "found")
 EPS = 3.0  # the paper's
 KINDS = ("fig", "table")  # the paper's own come first
 
 
 @dataclass(frozen=True)
-class Table:
-    title: str
-    columns: list[str]
-    rows: list[list[Any]]
-    note: str
+class StudyResults:
+    """What the page shows: findings, with their figures in `path`, and generations for the player."""
 
-
-@dataclass(frozen=True)
-class Experiment:
-    name: str
-    title: str
-    question: str
-    paper: str
-    found: str
-    verdict: str
-    figures: list[Path]  # .svg; a .png of the same name lies beside each
-    tables: list[Table]
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Study:
     path: Path
     manifest: dict[str, Any]
-    experiments: list[Experiment]
+    findings: list[Finding]
     runs: list[Run]
     title: str = "Attention sinks: the study"
 
@@ -53,8 +35,12 @@ class Study:
         eps = settings.get("eps") if isinstance(settings, dict) else None
         return float(eps) if isinstance(eps, int | float) else EPS
 
+    def figures(self, finding: Finding) -> list[Path]:
+        """.svg; a .png of the same name lies beside each."""
+        return [self.path / "figures" / name for name in finding.figures]
 
-def read_study(path: str | Path) -> Study:
+
+def read_study(path: str | Path) -> StudyResults:
     """Everything in a study directory that the page shows."""
     path = Path(path)
     if not path.is_dir():
@@ -66,7 +52,7 @@ def read_study(path: str | Path) -> Study:
     if not files:
         raise JaxsinkError(f"{path / 'experiments'} holds no results yet; run `jaxsink study` first.")
     runs = [read_run(file) for file in sorted((path / "player").glob("*.npz"), key=lambda file: order(file.stem))]
-    return Study(path, manifest, [read_experiment(file, path / "figures") for file in files], runs)
+    return StudyResults(path, manifest, [read_finding(file, path / "figures") for file in files], runs)
 
 
 def order(name: str) -> list[Any]:
@@ -88,23 +74,22 @@ def read_object(file: Path) -> dict[str, Any]:
     return value
 
 
-def read_experiment(file: Path, figures: Path) -> Experiment:
+def read_finding(file: Path, figures: Path) -> Finding:
     data = read_object(file)
     for key in TEXTS:
         if not isinstance(data.get(key), str):
             raise JaxsinkError(f'{file} needs a text "{key}".')
     if data.get("verdict") not in VERDICTS:
         raise JaxsinkError(f'{file}: "verdict" is {data.get("verdict")!r}, but must be one of {", ".join(VERDICTS)}.')
-    seconds = data.get("seconds", 0.0)
-    if not isinstance(seconds, int | float):
-        raise JaxsinkError(f'{file}: "seconds" must be a number.')
-    return Experiment(
+    names = list_of(data, "figures", file)
+    for name in names:
+        check_figure(name, figures, file)
+    return Finding(
         name=str(data.get("name", file.stem)),
         **{key: data[key] for key in TEXTS},
         verdict=data["verdict"],
-        figures=[find_figure(name, figures, file) for name in list_of(data, "figures", file)],
+        figures=names,
         tables=[read_table(table, file) for table in list_of(data, "tables", file)],
-        seconds=float(seconds),
     )
 
 
@@ -115,13 +100,12 @@ def list_of(data: dict[str, Any], key: str, file: Path) -> list[Any]:
     return value
 
 
-def find_figure(name: Any, figures: Path, file: Path) -> Path:
+def check_figure(name: Any, figures: Path, file: Path) -> None:
     if not isinstance(name, str) or Path(name).name != name or Path(name).suffix != ".svg":
         raise JaxsinkError(f"{file}: {name!r} is not the name of an .svg file.")
     for path in (figures / name, (figures / name).with_suffix(".png")):
         if not path.is_file():
             raise JaxsinkError(f"{file} names a figure that is missing: {path}.")
-    return figures / name
 
 
 def read_table(table: Any, file: Path) -> Table:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from jaxsink.evals.statistics import Interval
 from jaxsink.runs.atomic import new_file, write_json
 
 Verdict = Literal["holds", "holds partly", "does not hold", "not tested", "new"]  # new: the paper claims nothing here
+
+
+Row = Mapping[str, str | int | float]
+"""A line of a table, by the names of its columns."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +25,23 @@ class Table:
     rows: list[list[Any]]
     note: str = ""
 
+    @classmethod
+    def of(cls, title: str, rows: Sequence[Row], note: str = "") -> Table:
+        """Columns as the rows name them; all have the same."""
+        columns = list(rows[0]) if rows else []
+        return cls(title, columns, [[row[name] for name in columns] for row in rows], note)
+
 
 @dataclass(frozen=True)
 class Finding:
+    """What an experiment says, with all that a reader needs to judge it; `figures` are names of SVG files."""
+
     name: str
     title: str
     question: str
     paper: str
+    statistic: str
+    null: str
     found: str
     verdict: Verdict
     figures: list[str] = field(default_factory=list)
@@ -39,6 +55,11 @@ class Finding:
                 writer = csv.writer(file, lineterminator="\n")
                 writer.writerow(table.columns)
                 writer.writerows([f"{v:.6g}" if isinstance(v, float) else v for v in row] for row in table.rows)
+
+
+def with_limits(name: str, interval: Interval) -> dict[str, float]:
+    """A column for a value, and two for its confidence limits."""
+    return {name: float(interval.estimate), f"{name}: low": float(interval.low), f"{name}: high": float(interval.high)}
 
 
 def all_of(*held: bool) -> Verdict:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
@@ -13,16 +12,17 @@ from jaxsink.runs.progress import progress, stage
 from jaxsink.runs.run import Run
 from jaxsink.runs.stopping import IsStopped, StoppedError, never
 from jaxsink.study import player
+from jaxsink.study.experiments import Experiment
 from jaxsink.study.finding import Finding
-from jaxsink.study.measure import Measurement, Recorded, Study
+from jaxsink.study.measure import Measurement, Study
 from jaxsink.study.plots import styled
 from jaxsink.study.subject import Subject
 
 KIND = "study"
 
 
-def conduct(study: Study, experiments: Sequence[Any], is_stopped: IsStopped = never) -> list[Finding]:
-    """Run experiments (modules of experiments/); everything that is already on the disk is kept."""
+def conduct(study: Study, experiments: Sequence[Experiment], is_stopped: IsStopped = never) -> list[Finding]:
+    """Run experiments; everything that is already on the disk is kept."""
     with Run.open(study.folder, KIND, identity(study)):
         measure(study, experiments, is_stopped)
         with styled(), stage("drawing figures", total=len(experiments), unit="experiments") as task:
@@ -40,7 +40,7 @@ def conduct(study: Study, experiments: Sequence[Any], is_stopped: IsStopped = ne
     return findings
 
 
-def measure(study: Study, experiments: Sequence[Any], is_stopped: IsStopped) -> None:
+def measure(study: Study, experiments: Sequence[Experiment], is_stopped: IsStopped) -> None:
     wanted = all_measurements(study, experiments)
     costs = [study.cost(*one) for one in wanted]
     with progress([cost for cost in costs if cost]) as (begin, end):
@@ -51,13 +51,11 @@ def measure(study: Study, experiments: Sequence[Any], is_stopped: IsStopped) -> 
                 end()
 
 
-def all_measurements(study: Study, experiments: Sequence[Any]) -> list[tuple[Subject, Measurement]]:
+def all_measurements(study: Study, experiments: Sequence[Experiment]) -> list[tuple[Subject, Measurement]]:
     """What the experiments need, each once, model by model so that compiled programs are used again."""
     found: dict[tuple[str, Measurement], tuple[Subject, Measurement]] = {}
     for experiment in experiments:
-        needs = getattr(experiment, "needs", None)
-        wanted = needs(study) if needs else [(subject, Recorded()) for subject in study.subjects]
-        for subject, spec in [*wanted, *player.needs(study)]:
+        for subject, spec in (*experiment.measurements(study), *player.needs(study)):
             found.setdefault((subject.fingerprint, spec), (subject, spec))
     return list(found.values())
 

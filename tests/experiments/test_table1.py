@@ -27,6 +27,7 @@ from jaxsink.evals.summary import read_summary, summarise
 from jaxsink.evals.tables import compact, table1, table2, write_tables
 from jaxsink.runs.lines import encoded
 from jaxsink.runs.run import about
+from jaxsink.study.experiments import experiment_of
 
 STUDY = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
 CONDITIONS = {str(one): one for one in conditions((0, 1), ("top", "random", "bottom"))}
@@ -83,8 +84,8 @@ def test_the_docs_quote_the_papers_figures() -> None:
 
 def test_the_study_quotes_the_papers_figures() -> None:
     results = ROOT / "experiments" / "results"
-    for module in (table1_masking, table2_tokens):
-        assert json.loads((results / f"{module.NAME}.json").read_text())["paper"] == module.PAPER
+    for declared in map(experiment_of, (table1_masking, table2_tokens)):
+        assert json.loads((results / f"{declared.name}.json").read_text())["paper"] == declared.paper
 
 
 def test_the_nearest_count_that_rounds_to_the_printed_figure() -> None:

@@ -17,6 +17,7 @@ from support.miniatures import random_subject
 
 from jaxsink.evals.conditions import Condition
 from jaxsink.study import Scores, Study, Subject, plots
+from jaxsink.study.experiments import experiment_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 WITHOUT = {"table2_tokens", "beyond_clean_ranking", "beyond_sensitivity", "beyond_extra_sink"}  # tables only
@@ -49,7 +50,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
         patch.setattr(import_module("jaxsink_experiments.beyond_training"), "along_the_way", along_the_way)
         for name in ORDER:
             if name not in WITHOUT:
-                import_module(f"jaxsink_experiments.{name}").run(study)
+                experiment_of(import_module(f"jaxsink_experiments.{name}")).run(study)
     return kept
 
 

@@ -24,7 +24,8 @@ from jaxsink.reporting.runs import read_run
 from jaxsink.reporting.study import VERDICTS
 from jaxsink.sampling.generation import before_end, end_ids
 from jaxsink.sinks import MaskSinks
-from jaxsink.study import Gallery, Recorded, Scored, Study, Subject, measure
+from jaxsink.study import Experiment, Gallery, Recorded, Scored, Study, Subject, measure
+from jaxsink.study.experiments import experiment_of
 from jaxsink.study.player import CONDITION, HIDDEN, export, one_generation
 from jaxsink.study.run import all_measurements, conduct
 
@@ -43,15 +44,15 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-def modules(names=ORDER) -> list[Any]:
-    return [import_module(f"jaxsink_experiments.{name}") for name in names]
+def experiments(names=ORDER) -> list[Experiment]:
+    return [experiment_of(import_module(f"jaxsink_experiments.{name}")) for name in names]
 
 
 @pytest.mark.slow
 def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeypatch) -> None:
     study = replace(study, rows=20, loaded={})  # two batches of each condition
-    findings = conduct(study, modules())
-    assert [finding.name for finding in findings] == [module.NAME for module in modules()]
+    findings = conduct(study, experiments())
+    assert [finding.name for finding in findings] == [one.name for one in experiments()]
     for finding in findings:
         assert finding.found and finding.verdict in VERDICTS
         for name in finding.figures:
@@ -65,7 +66,7 @@ def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeyp
     for module in (measure, engine):
         monkeypatch.setattr(module, "generate", lambda *a, **k: pytest.fail("measured again"))
     monkeypatch.setattr(study, "loaded", {})
-    assert conduct(study, modules()) == findings
+    assert conduct(study, experiments()) == findings
     write_page(read_study(study.folder), study.folder / "report.html")
     assert files(study.folder) == before
 
@@ -112,7 +113,7 @@ def test_conditions_in_turns_are_what_each_would_be_alone(study: Study) -> None:
 
 
 def test_the_cost_is_of_what_is_left(study: Study, tmp_path: Path) -> None:
-    table1 = modules(["table1_masking"])
+    table1 = experiments(["table1_masking"])
     fresh = replace(study, folder=tmp_path, problems=2, loaded={})
     wanted = all_measurements(fresh, table1)
     assert [type(spec) for _, spec in wanted].count(Scored) == 2 and len(wanted) == 2 + 4  # galleries, hidden too
@@ -124,7 +125,7 @@ def test_the_cost_is_of_what_is_left(study: Study, tmp_path: Path) -> None:
     whole = fresh.cost(subject, spec)
     fresh.measure(subject, Scored(spec.conditions[:2]))
     assert fresh.cost(subject, spec) == whole * 8 / 10
-    assert len(all_measurements(fresh, modules(["table1_masking", "beyond_dose"]))) == len(wanted) + 2  # shared
+    assert len(all_measurements(fresh, experiments(["table1_masking", "beyond_dose"]))) == len(wanted) + 2  # shared
 
 
 def test_other_settings_are_other_files(study: Study) -> None:

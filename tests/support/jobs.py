@@ -28,6 +28,7 @@ from jaxsink.runs import arrays
 from jaxsink.runs.lines import LineFile
 from jaxsink.runs.stopping import IsStopped, stop_on_sigterm
 from jaxsink.study import Study
+from jaxsink.study.experiments import experiment_of
 from jaxsink.study.run import conduct
 from jaxsink.tasks.exam import task_exam
 from jaxsink.training import run as training
@@ -57,7 +58,7 @@ def run_evaluation(out: Path, is_stopped: IsStopped, devices: int) -> None:
 
 def run_study(out: Path, is_stopped: IsStopped, devices: int) -> None:
     study = Study([random_subject("mini-llama")], out, problems=3, generations=2, rows=10, eps=0.5)
-    conduct(study, [fig3_histogram, table1_masking], is_stopped)
+    conduct(study, [experiment_of(module) for module in (fig3_histogram, table1_masking)], is_stopped)
 
 
 def study_results(out: Path) -> dict[str, bytes]:

@@ -122,7 +122,8 @@ def make_study(path: Path, evil: str = "") -> Path:
             "verdict": verdict,
             "figures": [f"{name}.svg"],
             "tables": [table | {"rows": rows}],
-            "seconds": 12.3,
+            "statistic": f"share of steps in which the largest sink moves{evil}",
+            "null": f"steps shuffled{evil}",
         }
         (path / "experiments" / f"{name}.json").write_text(json.dumps(experiment))
         (path / "figures" / f"{name}.svg").write_text(SVG)
