@@ -102,6 +102,10 @@ class ModelConfig:
             raise JaxsinkError("config: block_length belongs to attention='block_causal', and is needed there.")
         if self.window_layers is not None and len(self.window_layers) != self.layers:
             raise JaxsinkError(f"config: window_layers names {len(self.window_layers)} of {self.layers} layers.")
+        if self.window_layers is not None and self.window is None:
+            raise JaxsinkError("config: window_layers says which layers use the window; give the window too.")
+        if self.experts is not None and (self.mlp != "gated" or self.mlp_bias):
+            raise JaxsinkError("config: experts are gated and have no biases, so mlp='gated' and mlp_bias=False.")
         if not 0 <= self.dense_layers < self.layers or (self.dense_layers and self.experts is None):
             raise JaxsinkError(
                 f"config: dense_layers {self.dense_layers} must leave some of the {self.layers} layers to experts."

@@ -39,7 +39,7 @@ from jaxsink.nn.memory import (
     wait_on_cpu,
 )
 from jaxsink.nn.origin import Luggage, Origin
-from jaxsink.nn.quantization import BESIDE, INT8, quantized, weights_dtype
+from jaxsink.nn.quantization import BESIDE, INT8, quantized, type_name, weights_dtype
 from jaxsink.nn.recorder import Recorder, compile_record
 from jaxsink.nn.sharding import keep_layout, mesh_of, on_tpu
 
@@ -131,7 +131,11 @@ class Transformer(nnx.Module):
         return self.embedding[...].dtype
 
     def astype(self, dtype: DTypeLike) -> Transformer:
-        return jax.tree.map(lambda x: x.astype(dtype), self)
+        """With weights of another type; "int8" rounds those of the layers, as `load` does, with all else in bfloat16."""
+        name = type_name(dtype)
+        if name == INT8:
+            return quantized(self if weights_dtype(self) == INT8 else self.astype(BESIDE))
+        return jax.tree.map(lambda x: x.astype(name), self)
 
     def unrolled(self) -> Transformer:
         """The same model with a list of layers instead of stacked ones: compiles longer, runs faster on CPU."""
@@ -191,14 +195,18 @@ Model = Transformer  # the public name
 
 def init(config: ModelConfig, seed: int = 0, dtype: DTypeLike = "float32") -> Transformer:
     """A model with random weights, for training and tests."""
-    return jax.jit(lambda: Transformer(config, random_maker(seed, dtype)))()
+    return jax.jit(partial(_random, config, seed, type_name(dtype)))()
 
 
 def abstract(config: ModelConfig, dtype: DTypeLike = "float32") -> Transformer:
     """The model with shapes in the place of weights; allocates nothing, whatever its size."""
+    return jax.eval_shape(partial(_random, config, 0, type_name(dtype)))
+
+
+def _random(config: ModelConfig, seed: int, dtype: str) -> Transformer:
     if dtype == INT8:
-        return jax.eval_shape(lambda: quantized(Transformer(config, random_maker(0, BESIDE))))
-    return jax.eval_shape(lambda: Transformer(config, random_maker(0, dtype)))
+        return quantized(Transformer(config, random_maker(seed, BESIDE)))
+    return Transformer(config, random_maker(seed, dtype))
 
 
 def empty_cache(model: Transformer, batch: int, length: int) -> Cache:
