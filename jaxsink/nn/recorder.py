@@ -52,6 +52,9 @@ class Recorder:
 
     tap: which place of the layer `read` is shown. Only that of "attention" comes in query blocks; the others are read once
     per layer, whatever `join` says.
+
+    of_last_query: only the last real query counts, so steps that do not run it have nothing to record, and values of
+    several steps do not add up.
     """
 
     read: Callable[..., PyTree[Array]]
@@ -60,6 +63,7 @@ class Recorder:
     reductions: tuple[Callable[..., PyTree[Array]], ...] = ()
     columns: Literal["all", "by kind"] | None = None
     tap: TapName = "attention"
+    of_last_query: bool = False
 
     def __post_init__(self) -> None:
         if self.tap not in TAPS:
@@ -78,7 +82,10 @@ class Recorder:
 
     def at(self, layers: Sequence[int]) -> Recorder:
         """The same recorder for these layers only; the leading axis then has len(layers) entries, in that order."""
-        return replace(self, layers=tuple(int(layer) for layer in layers))
+        chosen = tuple(int(layer) for layer in layers)
+        if not chosen:
+            raise JaxsinkError("record: a recorder needs at least one layer; leave `at` out for all of them.")
+        return replace(self, layers=chosen)
 
     def then(self, reduction: Callable[..., PyTree[Array]]) -> Recorder:
         """Reduce each layer's joined value before it is kept: `received().then(top(5))`. See jaxsink.reduce.

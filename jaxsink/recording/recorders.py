@@ -64,7 +64,7 @@ def received_by_query() -> Recorder:
 @ready_made
 def last_row() -> Recorder:
     """f32[B,H,S]: attention paid by the last real query, the rule for autoregressive models."""
-    return Recorder(_last_row, "sum")
+    return Recorder(_last_row, "sum", of_last_query=True)
 
 
 @ready_made

@@ -18,7 +18,7 @@ from jaxsink.nn.batch import Batch
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Cache, Output, empty_cache
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
-from jaxsink.recording.recorders import Recorder, last_row
+from jaxsink.recording.recorders import Recorder
 from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.base import Sampler, check_filters, require
 from jaxsink.sampling.confidence import pick, shape_logits, token_noise
@@ -210,7 +210,7 @@ def run_last(
 
 def adds_up(recorder: Recorder) -> bool:
     """True = its values for different queries add up to the value of the whole map."""
-    return recorder.join == "sum" and recorder.read is not last_row().read
+    return recorder.join == "sum" and not recorder.of_last_query
 
 
 def split(values: tuple[PyTree, ...], *counts: int) -> tuple[tuple[PyTree, ...], ...]:

@@ -225,7 +225,8 @@ def write(
     tokens = carry.tokens.at[sequences, index].set(commit.token.astype(jnp.int32), mode="drop")
     committed_at = carry.committed_at.at[sequences, index].set(carry.step, mode="drop")
     if run.spec.edit_tokens is not None:
-        tokens = check_edit("edit_tokens", tokens, run.spec.edit_tokens(carry.step, tokens))
+        edited = check_edit("edit_tokens", tokens, run.spec.edit_tokens(carry.step, tokens))
+        tokens = jnp.where(carry.done[:, None], tokens, edited)  # what is finished would never be filled again
         filled = may_fill & (carry.tokens == config.mask_id) & (tokens != config.mask_id)
         committed_at = jnp.where(filled, carry.step, jnp.where(tokens == config.mask_id, -1, committed_at))
     left = may_fill & (tokens == config.mask_id)

@@ -2,16 +2,16 @@
 
 An intervention is any function `f(previous: Previous) -> bool[L,B,H,S]`, True = hide this key from every query; or
 f32[L,B,H,S], factors on the attention keys receive before it is normalised again (0 hides, 1 leaves alone). It may carry two
-attributes: `needs`, the recorder(s) whose values it wants to see (default: `record.received()`), and `rank_on = "clean"`,
-to see what an extra pass without any hidden keys would have recorded instead of what the running, masked model did. The
-first step has no previous one, so nothing is hidden there.
+attributes: `needs`, the recorder(s) whose values it wants to see (default: `record.received()`; () wants none), and
+`rank_on = "clean"`, to see what an extra pass without any hidden keys would have recorded instead of what the running,
+masked model did. The first step has no previous one, so nothing is hidden there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,8 @@ Intervention = Callable[[Previous], Shaped[Array, "L B H S"]]
 
 def needs(intervene: Intervention) -> PyTree:
     """The recorders whose values the intervention reads."""
-    return getattr(intervene, "needs", None) or received()
+    wanted = getattr(intervene, "needs", None)
+    return received() if wanted is None else wanted
 
 
 def ranks_on_clean(intervene: Intervention) -> bool:
@@ -111,6 +112,8 @@ class DropPositions:
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     spare: int = 0
+
+    needs: ClassVar[tuple[()]] = ()
 
     def __call__(self, previous: Previous) -> Bool[Array, "L B H S"]:
         layers, _, heads, _ = previous.drop.shape
