@@ -5,7 +5,8 @@ Axis legend, used in every annotation and docstring of the project:
     B batch          S sequence (keys)     Q queries of one call or block
     L layers         H heads               K key/value heads      G = H // K
     D head size      E model width         F mlp width            X experts
-    V vocabulary     T sampler steps       P prompt               W window: queries whose outputs are wanted
+    V vocabulary     T sampler steps       P prompt               R response
+    W window: queries whose outputs are wanted
 """
 
 from __future__ import annotations

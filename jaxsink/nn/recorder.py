@@ -1,6 +1,6 @@
 """Recorder: which tap of the network is read, by which function, and how its values join.
 
-The network shows itself at four named places of every layer (nn/taps.py):
+The network shows itself at four named points of every layer (nn/taps.py):
 
     "attention"  the probabilities, with the queries, keys and values that made them   -> `Tap`
     "values"     what each head hands on: its probabilities times the values           -> `VectorTap`
@@ -50,7 +50,7 @@ class Recorder:
     columns: what `read` makes of `probs` is the same if queries are added up first, "all" of them or those of each kind
     ("by kind"). Then a kernel that never holds the probabilities can serve it: the tap has one query per sum.
 
-    tap: which place of the layer `read` is shown. Only that of "attention" comes in query blocks; the others are read once
+    tap: which point of the layer `read` is shown. Only that of "attention" comes in query blocks; the others are read once
     per layer, whatever `join` says.
 
     of_last_query: only the last real query counts, so steps that do not run it have nothing to record, and values of
@@ -102,7 +102,7 @@ class Recorder:
         return value
 
     def of_first_keys(self, length: int) -> Recorder:
-        """The same recorder for a sequence of which the last keys are only room: it is shown the first `length` ones."""
+        """The same recorder, shown the first `length` keys only: those after them do not belong to the sequence."""
         reductions = tuple(_OfFirstKeys(length, reduction) for reduction in self.reductions)
         return replace(self, read=_OfFirstKeys(length, self.read), reductions=reductions)
 

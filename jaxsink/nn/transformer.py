@@ -38,7 +38,7 @@ from jaxsink.nn.memory import (
     tree_bytes,
     wait_on_cpu,
 )
-from jaxsink.nn.origin import Luggage, Origin
+from jaxsink.nn.origin import Origin, OriginHolder
 from jaxsink.nn.quantization import BESIDE, INT8, quantized, type_name, weights_dtype
 from jaxsink.nn.recorder import Recorder, compile_record
 from jaxsink.nn.sharding import keep_layout, mesh_of, on_tpu
@@ -69,7 +69,7 @@ class Transformer(nnx.Module):
 
     def __init__(self, config: ModelConfig, make: Maker):
         self.config = config
-        self.luggage = Luggage(Origin())
+        self.origin_holder = OriginHolder(Origin())
         self.is_unrolled = False
         self.embedding = nnx.Param(make((config.vocab, config.width), "matrix"))
         learned = config.positions == "learned"
@@ -99,7 +99,7 @@ class Transformer(nnx.Module):
 
     def embed(self, batch: Batch, context: LayerContext) -> Stream:
         """The residual stream before the first layer."""
-        x = self.embedding[...][batch.that_run(batch.tokens)]
+        x = self.embedding[...][batch.of_queries(batch.tokens)]
         if self.position is not None:
             x = x + self.position[...][jnp.clip(context.queries.token_position, 0, self.config.max_positions - 1)]
         return Stream(x, None if self.extra_sink is None else self.extra_sink[...][None, None])
@@ -161,7 +161,7 @@ class Transformer(nnx.Module):
 
     @property
     def origin(self) -> Origin:
-        return self.luggage.origin
+        return self.origin_holder.origin
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -171,7 +171,7 @@ class Transformer(nnx.Module):
     def with_origin(self, origin: Origin) -> Transformer:
         """The same weights under another origin."""
         other = copy(self)
-        other.luggage = Luggage(origin)
+        other.origin_holder = OriginHolder(origin)
         return other
 
     @classmethod
@@ -179,7 +179,7 @@ class Transformer(nnx.Module):
         """Flax's own; but what is traced has no origin, or a compiled function would give all models that of the first."""
         model = super()._pytree__unflatten(static, node_attrs)  # pyright: ignore[reportArgumentType]
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(model.embedding)):
-            object.__setattr__(model, "luggage", Luggage(Origin()))
+            object.__setattr__(model, "origin_holder", OriginHolder(Origin()))
         return model
 
     def __repr__(self) -> str:

@@ -103,7 +103,7 @@ class ARSampler(Sampler[ARCarry]):
             committed_at=jnp.full_like(tokens, -1),
             done=zero > 0,
             steps=zero,
-            seen=None,
+            needed_record=None,
             drop=None,
             log_prob=jnp.zeros(tokens.shape, jnp.float32),
             sums=(),
@@ -116,7 +116,7 @@ class ARSampler(Sampler[ARCarry]):
             return zeros_like_shapes(shapes)
 
         if intervene is not None:
-            carry = carry.replace(seen=zeros(run.spec.record.needs))
+            carry = carry.replace(needed_record=zeros(run.spec.record.needs))
             carry = carry.replace(drop=first_drop(run, carry))
         if adding := self.added_up(run):
             carry = carry.replace(sums=zeros(adding))
@@ -142,15 +142,15 @@ class ARSampler(Sampler[ARCarry]):
         wanted = tuple(r for r in spec.record.recorders if record and not (self.whole_map and adds_up(r)))
         adding, needs = self.added_up(run), spec.record.needs
         out = run_last(run, carry, carry.cache, drop, wanted + adding + needs)
-        records, added, seen = split(out.record, len(wanted), len(adding))
+        records, added, needed_record = split(out.record, len(wanted), len(adding))
         clean = None
         if carry.clean_cache is not None:
             on_clean = run_last(run, carry, carry.clean_cache, recorders=needs)
-            seen, clean = on_clean.record, on_clean.cache
+            needed_record, clean = on_clean.record, on_clean.cache
         sums = jax.tree.map(jnp.add, carry.sums, added)
         if adding and record:
             records = with_sums(run, carry, records, sums)
-        carry = carry.replace(sums=sums, seen=None if spec.intervene is None else seen, drop=drop)
+        carry = carry.replace(sums=sums, needed_record=None if spec.intervene is None else needed_record, drop=drop)
         carry = carry.replace(cache=out.cache, clean_cache=clean)
         return self._write(run, carry, run.model.logits(out.hidden[:, 0])), records
 

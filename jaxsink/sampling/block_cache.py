@@ -16,10 +16,11 @@ from jaxsink.nn.batch import Batch
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Cache, empty_cache
 from jaxsink.recording.recorders import Recorder
+from jaxsink.sampling.canvas import Window
+from jaxsink.sampling.run import Decoding
 
 if TYPE_CHECKING:
-    from jaxsink.sampling.diffusion import DiffusionCarry, DiffusionSampler, Window
-    from jaxsink.sampling.run import Decoding
+    from jaxsink.sampling.diffusion import DiffusionCarry, DiffusionSampler
 
 
 def partial_queries(config: ModelConfig, sampler: DiffusionSampler) -> int:

@@ -17,8 +17,6 @@ from jaxtyping import Int, PyTree
 from numpy.typing import ArrayLike
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.attention import choose_backend
-from jaxsink.nn.batch import Execution
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import explained, wait_on_cpu
 from jaxsink.nn.transformer import Transformer
@@ -26,7 +24,7 @@ from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.layout import put_batch
 from jaxsink.parallel.mesh import DATA, Device, mesh_of
 from jaxsink.parallel.pmap import check_devices, pad_batch
-from jaxsink.recording.spec import make_record_spec
+from jaxsink.recording.spec import check_every
 from jaxsink.sampling import interventions
 from jaxsink.sampling.base import Sampler, filler_id
 from jaxsink.sampling.execution import Program
@@ -77,8 +75,7 @@ class RunOptions:
     policies: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise JaxsinkError(f"every must be 1 or more, and is {self.every}.")
+        check_every(self.every)
         if self.stream is not None and (self.stream < 1 or self.stream % self.every):
             raise JaxsinkError(f"stream must be a multiple of every ({self.every}), and is {self.stream}.")
         if self.pad_to is not None and self.pad_to < 1:
@@ -190,14 +187,18 @@ def make_spec(
 ) -> RunSpec:
     if start.infill and sampler.cache is not None:
         raise JaxsinkError("masks inside the prompt cannot be filled with a cache.")
-    length, mesh = start.canvas.shape[1], mesh_of(model)
-    needs = None if intervene is None else interventions.needs(intervene)
-    return RunSpec(
-        record=make_record_spec(model.config, record, needs, how.every),
-        intervene=intervene,
+    spec = RunSpec.make(
+        model.config,
+        record,
+        intervene,
+        every=how.every,
         prompt_length=start.prompt_length,
+        length=start.canvas.shape[1],
         total_steps=sampler.total_steps(start.masks),
-        execution=Execution(choose_backend(how.backend, length, length, mesh), mesh),
+        backend=how.backend,
+        mesh=mesh_of(model),
+    )
+    return spec._replace(
         infill=start.infill,
         edit_logits=how.edit_logits,
         edit_tokens=how.edit_tokens,

@@ -16,9 +16,9 @@ from jaxsink.sampling.confidence import (
     choose_token,
     commit_above,
     commit_best,
+    log_odds,
     position_draws,
     probability,
-    sure_of,
     token_noise,
     without,
 )
@@ -143,7 +143,7 @@ class LLaDASampler(DiffusionSampler):
         if self.remasking == "random":
             order = value = position_draws(draws, REMASK, window)
         else:
-            order = sure_of(without(logits, self.unsure_ids(config)), choice.token)
+            order = log_odds(without(logits, self.unsure_ids(config)), choice.token)
             value = probability(order)
         order = choice.order(order)
         if self.threshold is not None:
