@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.backends import BLOCK, Values, blocked, naive
+from jaxsink.nn.backends import BLOCK, Unreduced, blocked, naive
 from jaxsink.nn.cache import Slot
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.context import LayerContext
@@ -32,7 +32,7 @@ __all__ = ["BACKENDS", "BLOCK", "Attended", "Attention", "attend", "choose_backe
 
 NAIVE_LIMIT = 1024  # from here on the map of a layer is not held as a whole
 
-Backend = Callable[[Tap, tuple[Recorder, ...]], tuple[Array, Values]]
+Backend = Callable[[Tap, tuple[Recorder, ...]], tuple[Array, Unreduced]]
 BACKENDS: dict[str, Backend] = {"naive": naive, "blocked": blocked, "pallas": pallas}
 
 
@@ -51,7 +51,7 @@ def attend(tap: Tap) -> tuple[Float[Array, "B Q H D"], Record]:
     """(what each head hands on, what the recorders of the tap "attention" read, reduced)."""
     wanted = readers(tap.context, "attention")
     out, values = BACKENDS[tap.context.execution.backend](tap, tuple(wanted.values()))
-    return out, {place: r.finish(value, tap) for (place, r), value in zip(wanted.items(), values, strict=True)}
+    return out, {number: r.finish(value, tap) for (number, r), value in zip(wanted.items(), values, strict=True)}
 
 
 class Attended(NamedTuple):

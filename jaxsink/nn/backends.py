@@ -13,17 +13,17 @@ from jaxsink.nn.taps import Tap
 
 BLOCK = 128
 
-Values = tuple[PyTree[Array], ...]  # one per recorder, not yet reduced
+Unreduced = tuple[PyTree[Array], ...]  # one per recorder, not yet reduced
 
 
-def naive(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B Q H D"], Values]:
+def naive(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B Q H D"], Unreduced]:
     """The map of the layer in memory: B x H x Q x S numbers."""
     out, probs, extra = mix(tap)
     tap = tap.with_probs(probs, extra)
     return out, tuple(recorder.read(tap) for recorder in recorders)
 
 
-def blocked(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B Q H D"], Values]:
+def blocked(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B Q H D"], Unreduced]:
     """Scan over query blocks: softmax is local to a query, so one pass gives outputs and sums over queries."""
     queries = tap.q.shape[1]
     size = min(BLOCK, queries)
@@ -32,14 +32,14 @@ def blocked(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B 
     by_query = tuple(r for r in recorders if r.join == "rows")
     whole = any(r.join == "whole" for r in recorders)
 
-    def one(sums: Values, start: Int[Array, ""]) -> tuple[Values, tuple[Array, Values, PyTree[Array]]]:
+    def one(sums: Unreduced, start: Int[Array, ""]) -> tuple[Unreduced, tuple[Array, Unreduced, PyTree[Array]]]:
         block = block_of(padded, start, size)
         out, probs, extra = mix(block)
         block = block.with_probs(probs, extra)
         sums = tuple(jax.tree.map(jnp.add, total, r.read(block)) for total, r in zip(sums, adding, strict=True))
         return sums, (out, tuple(r.read(block) for r in by_query), (probs, extra) if whole else None)
 
-    def first_sums() -> Values:
+    def first_sums() -> Unreduced:
         block = block_of(padded, 0, size)
         block = block.with_probs(*probabilities(block))
         return tuple(r.read(block) for r in adding)

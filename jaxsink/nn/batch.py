@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh
 from jaxtyping import Bool, Int, Shaped
@@ -15,18 +16,20 @@ from jaxsink.nn.display import describe
 MASKED, UNMASKED, PROMPT = range(3)
 KINDS = ("masked", "unmasked", "prompt")
 
+A = TypeVar("A", Array, np.ndarray)
+
 
 class Keys(NamedTuple):
     """The whole sequence as recorders count it; all that the ready-made reductions need."""
 
-    mask: Bool[Array, "B S"]  # True = real token of a sequence that counts
+    counted: Bool[Array, "B S"]  # True = real token of a sequence that counts
     tokens: Int[Array, "B S"]
-    kind: Int[Array, "B S"]  # MASKED, UNMASKED or PROMPT
+    key_kind: Int[Array, "B S"]  # MASKED, UNMASKED or PROMPT
 
     @property
-    def key_kind(self) -> Int[Array, "B S"]:
-        """`kind`, under the name that a tap has for it: what reads one reads the other."""
-        return self.kind
+    def mask(self) -> Bool[Array, "B S"]:
+        """`counted`, as reductions know it from taps."""
+        return self.counted
 
     def first_keys(self, length: int) -> Keys:
         """The first `length` positions only."""
@@ -69,8 +72,8 @@ class Batch(NamedTuple):
     def keys(self) -> Keys:
         return Keys(self.counted, self.tokens, self.kind)
 
-    def that_run(self, x: Shaped[Array, "B S"]) -> Shaped[Array, "B Q"]:
-        """The part of it that belongs to the tokens that run."""
+    def of_queries(self, x: Shaped[Array, "B S"]) -> Shaped[Array, "B Q"]:
+        """The part of x that belongs to the tokens that run."""
         return x if self.queries is None else lax.dynamic_slice_in_dim(x, self.start, self.queries, axis=1)
 
     def __repr__(self) -> str:
@@ -95,5 +98,10 @@ def token_kinds(config: ModelConfig, tokens: Int[Array, "B S"], prompt: Bool[Arr
 def token_positions(config: ModelConfig, mask: Bool[Array, "B S"]) -> Int[Array, "B S"]:
     """0 at the first real token, so left padding never changes what a token sees of its distances."""
     if config.skip_gaps:
-        return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
+        return jnp.maximum(count_tokens(mask), 0)
     return jnp.maximum(jnp.arange(mask.shape[1]) - jnp.argmax(mask, axis=1, keepdims=True), 0)
+
+
+def count_tokens(mask: Bool[A, "B S"]) -> Int[A, "B S"]:
+    """The number of each real token, from 0 on; padding has that of the token before it, or -1."""
+    return mask.cumsum(axis=1, dtype="int32") - 1

@@ -19,12 +19,12 @@ from jaxtyping import PyTree
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Model = PyTree  # here the weights alone matter: arrays, or shapes with a sharding
+Weights = PyTree  # of a model: arrays, or shapes with a sharding
 
 NO_HOISTING = {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
 
 
-def compiler_options(model: Model) -> dict[str, str] | None:
+def compiler_options(model: Weights) -> dict[str, str] | None:
     """What to pass to the compiler for a program of this model."""
     leaves = jax.tree.leaves(model)
     narrow = any(leaf.dtype.itemsize < 4 for leaf in leaves)

@@ -5,7 +5,8 @@ Axis legend, used in every annotation and docstring of the project:
     B batch          S sequence (keys)     Q queries of one call or block
     L layers         H heads               K key/value heads      G = H // K
     D head size      E model width         F mlp width            X experts
-    V vocabulary     T sampler steps       P prompt               W window: queries whose outputs are wanted
+    V vocabulary     T sampler steps       P prompt               R response
+    W window: queries whose outputs are wanted
 """
 
 from __future__ import annotations
@@ -102,6 +103,10 @@ class ModelConfig:
             raise JaxsinkError("config: block_length belongs to attention='block_causal', and is needed there.")
         if self.window_layers is not None and len(self.window_layers) != self.layers:
             raise JaxsinkError(f"config: window_layers names {len(self.window_layers)} of {self.layers} layers.")
+        if self.window_layers is not None and self.window is None:
+            raise JaxsinkError("config: window_layers says which layers use the window; give the window too.")
+        if self.experts is not None and (self.mlp != "gated" or self.mlp_bias):
+            raise JaxsinkError("config: experts are gated and have no biases, so mlp='gated' and mlp_bias=False.")
         if not 0 <= self.dense_layers < self.layers or (self.dense_layers and self.experts is None):
             raise JaxsinkError(
                 f"config: dense_layers {self.dense_layers} must leave some of the {self.layers} layers to experts."

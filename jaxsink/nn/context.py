@@ -27,14 +27,14 @@ OnQueries = Callable[[Array, int], Array]  # (array, its query axis) -> array
 class Queries(NamedTuple):
     """The tokens that run: all of them, or with a cache a part of the sequence."""
 
-    mask: Bool[Array, "B Q"]  # True = recorders count it
+    counted: Bool[Array, "B Q"]  # True = real token of a sequence that counts
     position: Int[Array, " Q"]  # in the padded sequence
     kind: Int[Array, "B Q"]  # MASKED, UNMASKED or PROMPT
     token_position: Int[Array, "B Q"]  # counted from the first real token
 
     def map(self, change: OnQueries) -> Queries:
         return Queries(
-            mask=change(self.mask, 1),
+            counted=change(self.counted, 1),
             position=change(self.position, 0),
             kind=change(self.kind, 1),
             token_position=change(self.token_position, 1),
@@ -91,10 +91,10 @@ class LayerContext:
         cls, config: ModelConfig, batch: Batch, recorders: tuple[Recorder, ...] = (), execution: Execution | None = None
     ) -> LayerContext:
         """For a pass over the batch."""
-        token_position, that_run = token_positions(config, batch.mask), batch.that_run
+        token_position, of_queries = token_positions(config, batch.mask), batch.of_queries
         length = batch.tokens.shape[1] if batch.queries is None else batch.queries
         position = batch.start + jnp.arange(length)
-        queries = Queries(that_run(batch.counted), position, that_run(batch.kind), that_run(token_position))
+        queries = Queries(of_queries(batch.counted), position, of_queries(batch.kind), of_queries(token_position))
         visibility = Visibility(
             real=batch.mask,
             token_position=token_position,
@@ -131,7 +131,7 @@ class LayerContext:
         return replace(self, queries=self.queries.map(change), visibility=visibility)
 
     def first_keys(self, length: int) -> LayerContext:
-        """As recorders see it where the last keys are only room."""
+        """As recorders see it, if only the first `length` positions belong to the sequence."""
         return replace(self, keys=self.keys.first_keys(length))
 
     def wanted(self, x: Float[Array, "B Q *F"]) -> Float[Array, "B W *F"]:

@@ -62,11 +62,11 @@ class Layer(nnx.Module):
         return sink + self.mlp(self.mlp_norm(sink)), ExtraSink(k[0, 0], v[0, 0])
 
     def by_head(self) -> Layer:
-        """The same with the rows of q, k and v in heads.
+        """The same layer with an axis for the heads in the weights of q, k and v.
 
-        Said of stacked layers before a scan: if heads were told apart after a layer's slice, the TPU compiler would copy the
-        slice before it multiplies by it (10 % of a step by its estimate); so it reads it in place. Other devices gain
-        nothing, and would round differently.
+        For stacked layers on TPU, before the scan: if each layer were reshaped inside the scan, the compiler would copy its
+        weights before every product (10 % of a step by its estimate); this way it reads them where they are. Other devices
+        gain nothing, and would round differently.
         """
         other = jax.tree.map(lambda x: x, self)
         attention, size = other.attention, self.attention.config.head_dim

@@ -34,7 +34,7 @@ def random_maker(seed: int, dtype: DTypeLike, scale: float = 0.02) -> Maker:
     return make
 
 
-def exact(x: Array) -> str | None:
+def matmul_precision(x: Array) -> str | None:
     """The precision of products: true float32 for float32 on every device, the device's native one for narrower types."""
     return "highest" if x.dtype == jnp.float32 else None
 
@@ -49,7 +49,7 @@ def product(
     axes = "...i,oi->...o" if weight.ndim == 2 else "...i,hoi->...ho"
 
     def multiplied(x: Array, weight: Array, dtype: DTypeLike | None = dtype) -> Array:
-        return jnp.einsum(axes, x, weight, precision=exact(x), preferred_element_type=dtype)
+        return jnp.einsum(axes, x, weight, precision=matmul_precision(x), preferred_element_type=dtype)
 
     def then_rounded(x: Array, weight: Array) -> Array:
         return multiplied(x, weight, jnp.float32).astype(x.dtype)
@@ -80,7 +80,7 @@ class Linear(nnx.Module):
 
     def on_columns(self, x: Float[Array, "I N"]) -> Float[Array, "O N"]:
         """The same for float32 columns; the barrier keeps XLA from turning the product around."""
-        y = jnp.einsum("oi,in->on", self.weight[...].astype(x.dtype), x, precision=exact(x))
+        y = jnp.einsum("oi,in->on", self.weight[...].astype(x.dtype), x, precision=matmul_precision(x))
         y = lax.optimization_barrier(y)
         y = y if self.scale is None else y * self.scale[...][:, None]
         return y if self.bias is None else y + self.bias[...][:, None]

@@ -12,7 +12,7 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.linear import Linear, Maker, exact
+from jaxsink.nn.linear import Linear, Maker, matmul_precision
 
 CPU_TILE = 64  # an x86 CPU's products sum in the same order for all sizes that are multiples of this
 
@@ -95,4 +95,4 @@ def ragged(x: Float[Array, "N I"], experts: Linear, sizes: Int[Array, " X"]) -> 
     dims = lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(([1], [2]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
     )
-    return lax.ragged_dot_general(x, experts.weight[...], sizes.astype(jnp.int32), dims, precision=exact(x))
+    return lax.ragged_dot_general(x, experts.weight[...], sizes.astype(jnp.int32), dims, precision=matmul_precision(x))

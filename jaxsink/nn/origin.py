@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxsink.errors import JaxsinkError
 
 if TYPE_CHECKING:
+    from jaxsink.sampling.base import Sampler
     from jaxsink.text.tokenizer import Tokenizer
 
 
@@ -23,7 +24,7 @@ class Origin:
 
     place: str | None = None
     names: tuple[str, ...] = ()
-    sampler: Any = None
+    sampler: Sampler | None = None
     read_tokenizer: Callable[[str, str], Tokenizer] | None = field(default=None, compare=False, repr=False)
 
     def tokenizer(self, family: str) -> Tokenizer:
@@ -36,17 +37,17 @@ class Origin:
         return self.read_tokenizer(self.place, family)
 
 
-class Luggage:
-    """Holds the origin in a model's tree. All luggage is equal: it makes no two trees, and no two programs, different."""
+class OriginHolder:
+    """Holds the origin in a model's tree. All holders are equal, so models that differ in origin alone share programs."""
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Luggage)
+        return isinstance(other, OriginHolder)
 
     def __hash__(self) -> int:
-        return hash(Luggage)
+        return hash(OriginHolder)
 
     def __repr__(self) -> str:
         return repr(self.origin)

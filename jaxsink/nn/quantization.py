@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import DTypeLike
 from jaxtyping import Float, Float32, Int8, PyTree
 
 from jaxsink.errors import JaxsinkError
@@ -29,6 +30,18 @@ ROUNDED = {"attention": ("q", "k", "v", "o"), "mlp": ("gate", "up", "down")}
 def check_int8(config: ModelConfig) -> None:
     if config.experts is not None:
         raise JaxsinkError("int8 weights are not made for mixtures of experts; choose bfloat16.")
+
+
+def type_name(dtype: DTypeLike) -> str:
+    """The name of a type that weights can have: floating-point, or INT8."""
+    try:
+        name = jnp.dtype(dtype).name
+        is_known = name == INT8 or jnp.issubdtype(dtype, jnp.floating)
+    except TypeError:
+        name, is_known = str(dtype), False
+    if not is_known:
+        raise JaxsinkError(f"weights cannot have the type {name}; choose float32, bfloat16, float16 or int8.")
+    return name
 
 
 def is_rounded(name: str) -> bool:
@@ -64,6 +77,8 @@ OfModel = TypeVar("OfModel", bound=HasLayers)
 
 def quantized(model: OfModel) -> OfModel:
     """The same model with 8-bit weights in its layers; everything else as it is."""
+    if weights_dtype(model) == INT8:
+        return model
     check_int8(model.config)
     other = jax.tree.map(lambda x: x, model)
     for layer in other.layers if isinstance(other.layers, nnx.List) else [other.layers]:

@@ -1,6 +1,6 @@
 """Recorder: which tap of the network is read, by which function, and how its values join.
 
-The network shows itself at four named places of every layer (nn/taps.py):
+The network shows itself at four named points of every layer (nn/taps.py):
 
     "attention"  the probabilities, with the queries, keys and values that made them   -> `Tap`
     "values"     what each head hands on: its probabilities times the values           -> `VectorTap`
@@ -50,8 +50,11 @@ class Recorder:
     columns: what `read` makes of `probs` is the same if queries are added up first, "all" of them or those of each kind
     ("by kind"). Then a kernel that never holds the probabilities can serve it: the tap has one query per sum.
 
-    tap: which place of the layer `read` is shown. Only that of "attention" comes in query blocks; the others are read once
+    tap: which point of the layer `read` is shown. Only that of "attention" comes in query blocks; the others are read once
     per layer, whatever `join` says.
+
+    of_last_query: only the last real query counts, so steps that do not run it have nothing to record, and values of
+    several steps do not add up.
     """
 
     read: Callable[..., PyTree[Array]]
@@ -60,6 +63,7 @@ class Recorder:
     reductions: tuple[Callable[..., PyTree[Array]], ...] = ()
     columns: Literal["all", "by kind"] | None = None
     tap: TapName = "attention"
+    of_last_query: bool = False
 
     def __post_init__(self) -> None:
         if self.tap not in TAPS:
@@ -78,7 +82,10 @@ class Recorder:
 
     def at(self, layers: Sequence[int]) -> Recorder:
         """The same recorder for these layers only; the leading axis then has len(layers) entries, in that order."""
-        return replace(self, layers=tuple(int(layer) for layer in layers))
+        chosen = tuple(int(layer) for layer in layers)
+        if not chosen:
+            raise JaxsinkError("record: a recorder needs at least one layer; leave `at` out for all of them.")
+        return replace(self, layers=chosen)
 
     def then(self, reduction: Callable[..., PyTree[Array]]) -> Recorder:
         """Reduce each layer's joined value before it is kept: `received().then(top(5))`. See jaxsink.reduce.
@@ -95,7 +102,7 @@ class Recorder:
         return value
 
     def of_first_keys(self, length: int) -> Recorder:
-        """The same recorder for a sequence of which the last keys are only room: it is shown the first `length` ones."""
+        """The same recorder, shown the first `length` keys only: those after them do not belong to the sequence."""
         reductions = tuple(_OfFirstKeys(length, reduction) for reduction in self.reductions)
         return replace(self, read=_OfFirstKeys(length, self.read), reductions=reductions)
 

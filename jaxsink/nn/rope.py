@@ -17,10 +17,10 @@ from jaxsink.nn.config import ModelConfig, RopeScaling
 
 
 class RopeTable(NamedTuple):
-    """Cosine and sine of every query's angles, with an axis for the heads. R is the number of pairs that turn."""
+    """Cosine and sine of every query's angles, with an axis for the heads."""
 
-    cos: Float32[Array, "B Q 1 R"]
-    sin: Float32[Array, "B Q 1 R"]
+    cos: Float32[Array, "B Q 1 pairs"]
+    sin: Float32[Array, "B Q 1 pairs"]
 
     @classmethod
     def make(cls, config: ModelConfig, positions: Int[Array, "B Q"]) -> RopeTable:
@@ -29,7 +29,7 @@ class RopeTable(NamedTuple):
         return cls(jnp.cos(angle) * factor, jnp.sin(angle) * factor)
 
     def rotate(self, x: Float[Array, "B Q heads D"]) -> Float[Array, "B Q heads D"]:
-        """Half rotation in float32: pairs are (i, i + R). What stands after the 2R numbers that turn stays as it is."""
+        """Half rotation in float32: pairs are (i, i + pairs). What stands after the numbers that turn stays as it is."""
         turning = 2 * self.cos.shape[-1]
         if turning < x.shape[-1]:
             return jnp.concatenate([self.rotate(x[..., :turning]), x[..., turning:]], axis=-1)
@@ -38,7 +38,7 @@ class RopeTable(NamedTuple):
         return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
 
 
-def rope_frequencies(config: ModelConfig) -> tuple[Float32[np.ndarray, " R"], float]:
+def rope_frequencies(config: ModelConfig) -> tuple[Float32[np.ndarray, " pairs"], float]:
     """(angle per position, factor on cos and sin), computed on the host as PyTorch does."""
     turning = config.rotary_dim or config.head_dim
     exponent = np.arange(0, turning, 2, dtype=np.float32) / np.float32(turning)
@@ -53,7 +53,7 @@ def rope_frequencies(config: ModelConfig) -> tuple[Float32[np.ndarray, " R"], fl
     return _yarn(frequency, scaling, config.rope_theta, turning)
 
 
-def _llama3(frequency: Float32[np.ndarray, " R"], scaling: RopeScaling) -> Float32[np.ndarray, " R"]:
+def _llama3(frequency: Float32[np.ndarray, " pairs"], scaling: RopeScaling) -> Float32[np.ndarray, " pairs"]:
     """Slow waves are stretched by the factor, fast ones kept, those between blended."""
     wavelength = 2 * math.pi / frequency
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
@@ -65,8 +65,8 @@ def _llama3(frequency: Float32[np.ndarray, " R"], scaling: RopeScaling) -> Float
 
 
 def _yarn(
-    frequency: Float32[np.ndarray, " R"], scaling: RopeScaling, theta: float, turning: int
-) -> tuple[Float32[np.ndarray, " R"], float]:
+    frequency: Float32[np.ndarray, " pairs"], scaling: RopeScaling, theta: float, turning: int
+) -> tuple[Float32[np.ndarray, " pairs"], float]:
     """Dimensions that turn often within the original length are kept, those that hardly turn are stretched."""
 
     def dimension(turns: float) -> float:

@@ -31,8 +31,8 @@ def in_parts(mesh: Mesh, parts: int) -> Mesh:
     return Mesh(grid, (*mesh.axis_names, COPIES), axis_types=(*mesh.axis_types, AxisType.Auto))
 
 
-def layout_of(shape: tuple[int, ...], mesh: Mesh, axis: int = 0, heads: int | None = None) -> NamedSharding:
-    """Sequences (at `axis`) lie along the data axis, heads along the model axis, as far as both divide."""
+def layout_of(shape: tuple[int, ...], mesh: Mesh, axis: int | None = 0, heads: int | None = None) -> NamedSharding:
+    """Sequences (at `axis`) lie along the data axis, heads along the model axis, as far as both divide; None = nowhere."""
     spec: list[str | None] = [None] * len(shape)
     for place, name in ((axis, DATA), (heads, MODEL)):
         if place is not None and -len(shape) <= place < len(shape) and shape[place] % mesh.shape[name] == 0:
@@ -40,7 +40,9 @@ def layout_of(shape: tuple[int, ...], mesh: Mesh, axis: int = 0, heads: int | No
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
-def keep_layout(tree: PyTree[Array], mesh: Mesh | None, axis: int = 0, heads: int | None = None) -> PyTree[Array]:
+def keep_layout(
+    tree: PyTree[Array], mesh: Mesh | None, axis: int | None = 0, heads: int | None = None
+) -> PyTree[Array]:
     """Inside jit: everything lies as `layout_of` says.
 
     Said for everything that leaves a program, because the compiler may choose layouts that no mesh axis describes.

@@ -15,12 +15,16 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Float32
+from jaxtyping import Bool, Float, Float32
 
-from jaxsink.nn.linear import exact
+from jaxsink.nn.linear import matmul_precision
 from jaxsink.nn.taps import ExtraSink, Tap
 
-HIDDEN = jnp.finfo(jnp.float32).min  # finite: the scores of hidden keys stay finite, and exp() of them is exactly 0
+HIDDEN = float(
+    jnp.finfo(jnp.float32).min
+)  # finite: the scores of hidden keys stay finite, and exp() of them is exactly 0
+
+Drop = Bool[Array, "B H S"] | Float32[Array, "B H S"]  # keys to hide, or factors on attention
 
 
 def mix(
@@ -37,7 +41,7 @@ def probabilities(tap: Tap) -> tuple[Float32[Array, "B H Q S"], Float32[Array, "
     keys, kv_heads = tap.k.shape[1], tap.k.shape[2]
     q = heads_first(tap.q).reshape(batch, kv_heads, -1, size)  # the queries of one kv head are one long matrix
     k = heads_first(tap.k)
-    scores = jnp.einsum("bkqd,bksd->bkqs", q, k, preferred_element_type=jnp.float32, precision=exact(tap.q))
+    scores = jnp.einsum("bkqd,bksd->bkqs", q, k, preferred_element_type=jnp.float32, precision=matmul_precision(tap.q))
     scores = scores.reshape(batch, heads, queries, keys) * (size**-0.5)
 
     context = tap.context
@@ -45,10 +49,10 @@ def probabilities(tap: Tap) -> tuple[Float32[Array, "B H Q S"], Float32[Array, "
     seen = visibility.seen(context.queries)
     seen_at_all = seen
     if drop is not None:
-        hides = drop if drop.dtype == bool else drop <= 0
-        seen = seen & ~hides[:, :, None, :]
+        hidden = hides(drop)
+        seen = seen & ~hidden[:, :, None, :]
         if drop.dtype != bool:
-            scores = scores + jnp.log(jnp.where(hides, 1.0, drop))[:, :, None, :]
+            scores = scores + jnp.log(jnp.where(hidden, 1.0, drop))[:, :, None, :]
     if tap.sink is not None:
         return beside_extra(jnp.where(seen, scores, HIDDEN), q, tap.sink.key)
     if drop is not None:
@@ -60,11 +64,16 @@ def probabilities(tap: Tap) -> tuple[Float32[Array, "B H Q S"], Float32[Array, "
     return jax.nn.softmax(jnp.where(seen, scores, HIDDEN), axis=-1), None
 
 
+def hides(drop: Drop) -> Bool[Array, "B H S"]:
+    """The keys that are hidden."""
+    return drop if drop.dtype == bool else drop <= 0
+
+
 def beside_extra(
     scores: Float32[Array, "B H Q S"], q: Float[Array, "B K GQ D"], key: Float[Array, "K D"]
 ) -> tuple[Float32[Array, "B H Q S"], Float32[Array, "B H Q"]]:
     """The softmax over the scores and one key more: (probabilities, share of that key)."""
-    to_extra = jnp.einsum("bkqd,kd->bkq", q, key, preferred_element_type=jnp.float32, precision=exact(q))
+    to_extra = jnp.einsum("bkqd,kd->bkq", q, key, preferred_element_type=jnp.float32, precision=matmul_precision(q))
     to_extra = to_extra.reshape(scores.shape[:3]) * (q.shape[-1] ** -0.5)
     share = jax.nn.sigmoid(to_extra - jax.nn.logsumexp(scores, axis=-1))
     return jax.nn.softmax(scores, axis=-1) * (1 - share)[..., None], share
@@ -80,7 +89,7 @@ def weighted_values(
     batch, heads, queries, keys = probs.shape
     kv_heads, size = v.shape[2:]
     grouped = probs.astype(v.dtype).reshape(batch, kv_heads, -1, keys)
-    out = jnp.einsum("bkqs,bksd->bkqd", grouped, heads_first(v), precision=exact(v))
+    out = jnp.einsum("bkqs,bksd->bkqd", grouped, heads_first(v), precision=matmul_precision(v))
     if extra is not None and sink is not None:
         out = out + extra.astype(v.dtype).reshape(batch, kv_heads, -1, 1) * sink.value[:, None, :]
     return heads_first(out.reshape(batch, heads, queries, size))

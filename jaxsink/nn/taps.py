@@ -1,4 +1,4 @@
-"""Taps: what a recorder is shown at the named places of a layer.
+"""Taps: what a recorder is shown at the named points of a layer.
 
 Every tap contains the layer's context, so it knows the layer, the keys (mask, tokens, kind) and the queries. Arrays in a
 tap are those that the model works with, never copies made for the recorder.
@@ -20,7 +20,7 @@ from jaxsink.nn.display import describe
 from jaxsink.nn.recorder import Recorder, TapName
 
 OfTap = TypeVar("OfTap", bound="LayerTap")
-Record = dict[int, PyTree[Array]]  # what the recorders of a layer read, by their place in `LayerContext.recorders`
+Record = dict[int, PyTree[Array]]  # what the recorders of a layer read, by their number in `LayerContext.recorders`
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,13 +36,13 @@ class LayerTap:
 
     @property
     def keys(self) -> Keys:
-        """Mask, tokens and kind of all positions; `mask`, `tokens` and `key_kind` for short."""
+        """What is counted, tokens and kind of all positions; `mask`, `tokens` and `key_kind` for short."""
         return self.context.keys
 
     @property
     def mask(self) -> Bool[Array, "B S"]:
         """True = real key of a sequence that counts."""
-        return self.keys.mask
+        return self.keys.counted
 
     @property
     def tokens(self) -> Int[Array, "B S"]:
@@ -51,15 +51,15 @@ class LayerTap:
     @property
     def key_kind(self) -> Int[Array, "B S"]:
         """MASKED, UNMASKED or PROMPT."""
-        return self.keys.kind
+        return self.keys.key_kind
 
     @property
     def query_mask(self) -> Bool[Array, "B Q"]:
         """True = real query of a sequence that counts."""
-        return self.context.queries.mask
+        return self.context.queries.counted
 
     @property
-    def query_index(self) -> Int[Array, " Q"]:
+    def query_position(self) -> Int[Array, " Q"]:
         """The position of each query in the sequence."""
         return self.context.queries.position
 
@@ -68,21 +68,6 @@ class LayerTap:
         """MASKED, UNMASKED or PROMPT."""
         return self.context.queries.kind
 
-    @property
-    def rows(self) -> Bool[Array, "B Q"]:
-        """Another name of `query_mask`."""
-        return self.query_mask
-
-    @property
-    def row_index(self) -> Int[Array, " Q"]:
-        """Another name of `query_index`."""
-        return self.query_index
-
-    @property
-    def row_kind(self) -> Int[Array, "B Q"]:
-        """Another name of `query_kind`."""
-        return self.query_kind
-
     def first_keys(self: OfTap, length: int) -> OfTap:
         """The same with the first `length` keys only."""
         return replace(self, context=self.context.first_keys(length))
@@ -90,7 +75,7 @@ class LayerTap:
     def __repr__(self) -> str:
         arrays = [field.name for field in fields(self) if field.name != "context"]
         return describe(
-            self, ["layer", *arrays, "mask", "tokens", "key_kind", "query_mask", "query_index", "query_kind"]
+            self, ["layer", *arrays, "mask", "tokens", "key_kind", "query_mask", "query_position", "query_kind"]
         )
 
 
@@ -172,11 +157,11 @@ class VectorTap(LayerTap):
 
 
 def readers(context: LayerContext, name: TapName) -> dict[int, Recorder]:
-    """The layer's recorders that read this tap, by their place among all."""
-    return {place: recorder for place, recorder in enumerate(context.recorders) if recorder.tap == name}
+    """The layer's recorders that read this tap, by their number among all."""
+    return {number: recorder for number, recorder in enumerate(context.recorders) if recorder.tap == name}
 
 
 def read_vectors(context: LayerContext, name: TapName, vectors: Float[Array, "B Q *F"]) -> Record:
     """What the recorders of this tap make of it, reduced."""
     tap = VectorTap(context, vectors)
-    return {place: r.finish(r.read(tap), tap) for place, r in readers(context, name).items()}
+    return {number: r.finish(r.read(tap), tap) for number, r in readers(context, name).items()}

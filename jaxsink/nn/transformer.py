@@ -38,8 +38,8 @@ from jaxsink.nn.memory import (
     tree_bytes,
     wait_on_cpu,
 )
-from jaxsink.nn.origin import Luggage, Origin
-from jaxsink.nn.quantization import BESIDE, INT8, quantized, weights_dtype
+from jaxsink.nn.origin import Origin, OriginHolder
+from jaxsink.nn.quantization import BESIDE, INT8, quantized, type_name, weights_dtype
 from jaxsink.nn.recorder import Recorder, compile_record
 from jaxsink.nn.sharding import keep_layout, mesh_of, on_tpu
 
@@ -69,7 +69,7 @@ class Transformer(nnx.Module):
 
     def __init__(self, config: ModelConfig, make: Maker):
         self.config = config
-        self.luggage = Luggage(Origin())
+        self.origin_holder = OriginHolder(Origin())
         self.is_unrolled = False
         self.embedding = nnx.Param(make((config.vocab, config.width), "matrix"))
         learned = config.positions == "learned"
@@ -99,7 +99,7 @@ class Transformer(nnx.Module):
 
     def embed(self, batch: Batch, context: LayerContext) -> Stream:
         """The residual stream before the first layer."""
-        x = self.embedding[...][batch.that_run(batch.tokens)]
+        x = self.embedding[...][batch.of_queries(batch.tokens)]
         if self.position is not None:
             x = x + self.position[...][jnp.clip(context.queries.token_position, 0, self.config.max_positions - 1)]
         return Stream(x, None if self.extra_sink is None else self.extra_sink[...][None, None])
@@ -131,7 +131,11 @@ class Transformer(nnx.Module):
         return self.embedding[...].dtype
 
     def astype(self, dtype: DTypeLike) -> Transformer:
-        return jax.tree.map(lambda x: x.astype(dtype), self)
+        """With weights of another type; "int8" rounds those of the layers, as `load` does, with all else in bfloat16."""
+        name = type_name(dtype)
+        if name == INT8:
+            return quantized(self if weights_dtype(self) == INT8 else self.astype(BESIDE))
+        return jax.tree.map(lambda x: x.astype(name), self)
 
     def unrolled(self) -> Transformer:
         """The same model with a list of layers instead of stacked ones: compiles longer, runs faster on CPU."""
@@ -157,7 +161,7 @@ class Transformer(nnx.Module):
 
     @property
     def origin(self) -> Origin:
-        return self.luggage.origin
+        return self.origin_holder.origin
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -167,7 +171,7 @@ class Transformer(nnx.Module):
     def with_origin(self, origin: Origin) -> Transformer:
         """The same weights under another origin."""
         other = copy(self)
-        other.luggage = Luggage(origin)
+        other.origin_holder = OriginHolder(origin)
         return other
 
     @classmethod
@@ -175,7 +179,7 @@ class Transformer(nnx.Module):
         """Flax's own; but what is traced has no origin, or a compiled function would give all models that of the first."""
         model = super()._pytree__unflatten(static, node_attrs)  # pyright: ignore[reportArgumentType]
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(model.embedding)):
-            object.__setattr__(model, "luggage", Luggage(Origin()))
+            object.__setattr__(model, "origin_holder", OriginHolder(Origin()))
         return model
 
     def __repr__(self) -> str:
@@ -191,14 +195,18 @@ Model = Transformer  # the public name
 
 def init(config: ModelConfig, seed: int = 0, dtype: DTypeLike = "float32") -> Transformer:
     """A model with random weights, for training and tests."""
-    return jax.jit(lambda: Transformer(config, random_maker(seed, dtype)))()
+    return jax.jit(partial(_random, config, seed, type_name(dtype)))()
 
 
 def abstract(config: ModelConfig, dtype: DTypeLike = "float32") -> Transformer:
     """The model with shapes in the place of weights; allocates nothing, whatever its size."""
+    return jax.eval_shape(partial(_random, config, 0, type_name(dtype)))
+
+
+def _random(config: ModelConfig, seed: int, dtype: str) -> Transformer:
     if dtype == INT8:
-        return jax.eval_shape(lambda: quantized(Transformer(config, random_maker(0, BESIDE))))
-    return jax.eval_shape(lambda: Transformer(config, random_maker(0, dtype)))
+        return quantized(Transformer(config, random_maker(seed, BESIDE)))
+    return Transformer(config, random_maker(seed, dtype))
 
 
 def empty_cache(model: Transformer, batch: int, length: int) -> Cache:

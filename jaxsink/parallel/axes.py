@@ -47,7 +47,7 @@ def by_field(tree: T, function: Callable[[PyTree, int | None, int | None], PyTre
 
 def constrain(tree: T, mesh: Mesh | None) -> T:
     """Inside jit: sequences and heads lie where the mesh has them."""
-    return tree if mesh is None else by_field(tree, lambda x, batch, heads: keep_layout(x, mesh, batch or 0, heads))
+    return tree if mesh is None else by_field(tree, lambda x, batch, heads: keep_layout(x, mesh, batch, heads))
 
 
 def split(tree: T, count: int) -> T:

@@ -18,6 +18,7 @@ from jax import Array, lax
 from jaxtyping import PyTree
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.recorder import TreeDef
 from jaxsink.parallel.mesh import Device
 
 Axes = PyTree[int | None]
@@ -25,7 +26,7 @@ Axes = PyTree[int | None]
 
 A = TypeVar("A", Array, np.ndarray)
 
-FlatAxes = tuple[tuple[int, ...], Any]
+FlatAxes = tuple[tuple[int, ...], TreeDef]
 """Leaves and treedef of `Axes`, which can be hashed."""
 
 NOTHING: Mapping[str, Hashable] = MappingProxyType({})

@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxsink.nn.attention import choose_backend
-from jaxsink.nn.batch import Execution
 from jaxsink.nn.config import ModelConfig
-from jaxsink.recording.spec import make_record_spec
 from jaxsink.sampling.base import Sampler
-from jaxsink.sampling.interventions import Intervention, needs, ranks_on_clean
+from jaxsink.sampling.interventions import Intervention, ranks_on_clean
 from jaxsink.sampling.run import RunSpec
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 2}  # of activations, keys and values
@@ -62,13 +59,16 @@ class Job:
 
     def spec(self, mesh: Mesh | None) -> RunSpec:
         """The static part of the run, as `generate` would make it on this mesh."""
-        needed = None if self.intervene is None else needs(self.intervene)
-        return RunSpec(
-            record=make_record_spec(self.config, self.record, needed, self.every),
-            intervene=self.intervene,
+        return RunSpec.make(
+            self.config,
+            self.record,
+            self.intervene,
+            every=self.every,
             prompt_length=self.prompt,
+            length=self.length,
             total_steps=self.steps,
-            execution=Execution(choose_backend(self.backend, self.length, self.length, mesh), mesh),
+            backend=self.backend,
+            mesh=mesh,
         )
 
     def replace(self, **changes: Any) -> Job:

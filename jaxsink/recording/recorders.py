@@ -64,7 +64,7 @@ def received_by_query() -> Recorder:
 @ready_made
 def last_row() -> Recorder:
     """f32[B,H,S]: attention paid by the last real query, the rule for autoregressive models."""
-    return Recorder(_last_row, "sum")
+    return Recorder(_last_row, "sum", of_last_query=True)
 
 
 @ready_made
@@ -161,8 +161,8 @@ def _received_by_query(tap: Tap | ReceivedTap) -> dict[str, Float32[Array, "B H 
 
 def _last_row(tap: Tap) -> Float32[Array, "B H S"]:
     assert tap.probs is not None
-    last = last_real_index(tap.mask)
-    return jnp.where((tap.query_index == last[:, None])[:, None, :, None], tap.probs, 0.0).sum(axis=2)
+    last = last_real_position(tap.mask)
+    return jnp.where((tap.query_position == last[:, None])[:, None, :, None], tap.probs, 0.0).sum(axis=2)
 
 
 def _extra_sink(tap: Tap) -> Float32[Array, "B H"]:
@@ -194,7 +194,7 @@ def _logit_means(sums: dict[str, Float32[Array, "B H S"]], _: SeesKeys) -> dict[
     return {name: sums[name] / count for name in ("query", "key", "cosine", "logit")}
 
 
-def last_real_index(mask: Bool[Array, "B S"]) -> Int[Array, " B"]:
+def last_real_position(mask: Bool[Array, "B S"]) -> Int[Array, " B"]:
     """The position of the last real token of each sequence."""
     return mask.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
 

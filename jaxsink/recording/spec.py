@@ -31,11 +31,15 @@ class RecordSpec(NamedTuple):
 
 def make_record_spec(config: ModelConfig, record: PyTree, needs: PyTree | None = None, every: int = 1) -> RecordSpec:
     """record: recorders or functions of the tap. needs: those of an intervention. every: record every n-th step."""
-    if every < 1:
-        raise JaxsinkError(f"every must be 1 or more, and is {every}.")
+    check_every(every)
     recorders, treedef = compile_record(record, config.layers, config.heads)
     needed, needs_treedef = compile_record(needs, config.layers, config.heads)
     return RecordSpec(recorders, treedef, needed, needs_treedef, every)
+
+
+def check_every(every: int) -> None:
+    if every < 1:
+        raise JaxsinkError(f"every must be 1 or more, and is {every}.")
 
 
 def zeros_like_shapes(shapes: PyTree, lead: int | None = None) -> PyTree:

@@ -18,7 +18,7 @@ from jaxsink.nn.batch import Batch
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Cache, Output, empty_cache
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
-from jaxsink.recording.recorders import Recorder, last_row
+from jaxsink.recording.recorders import Recorder
 from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.base import Sampler, check_filters, require
 from jaxsink.sampling.confidence import pick, shape_logits, token_noise
@@ -103,7 +103,7 @@ class ARSampler(Sampler[ARCarry]):
             committed_at=jnp.full_like(tokens, -1),
             done=zero > 0,
             steps=zero,
-            seen=None,
+            needed_record=None,
             drop=None,
             log_prob=jnp.zeros(tokens.shape, jnp.float32),
             sums=(),
@@ -116,7 +116,7 @@ class ARSampler(Sampler[ARCarry]):
             return zeros_like_shapes(shapes)
 
         if intervene is not None:
-            carry = carry.replace(seen=zeros(run.spec.record.needs))
+            carry = carry.replace(needed_record=zeros(run.spec.record.needs))
             carry = carry.replace(drop=first_drop(run, carry))
         if adding := self.added_up(run):
             carry = carry.replace(sums=zeros(adding))
@@ -142,15 +142,15 @@ class ARSampler(Sampler[ARCarry]):
         wanted = tuple(r for r in spec.record.recorders if record and not (self.whole_map and adds_up(r)))
         adding, needs = self.added_up(run), spec.record.needs
         out = run_last(run, carry, carry.cache, drop, wanted + adding + needs)
-        records, added, seen = split(out.record, len(wanted), len(adding))
+        records, added, needed_record = split(out.record, len(wanted), len(adding))
         clean = None
         if carry.clean_cache is not None:
             on_clean = run_last(run, carry, carry.clean_cache, recorders=needs)
-            seen, clean = on_clean.record, on_clean.cache
+            needed_record, clean = on_clean.record, on_clean.cache
         sums = jax.tree.map(jnp.add, carry.sums, added)
         if adding and record:
             records = with_sums(run, carry, records, sums)
-        carry = carry.replace(sums=sums, seen=None if spec.intervene is None else seen, drop=drop)
+        carry = carry.replace(sums=sums, needed_record=None if spec.intervene is None else needed_record, drop=drop)
         carry = carry.replace(cache=out.cache, clean_cache=clean)
         return self._write(run, carry, run.model.logits(out.hidden[:, 0])), records
 
@@ -210,7 +210,7 @@ def run_last(
 
 def adds_up(recorder: Recorder) -> bool:
     """True = its values for different queries add up to the value of the whole map."""
-    return recorder.join == "sum" and recorder.read is not last_row().read
+    return recorder.join == "sum" and not recorder.of_last_query
 
 
 def split(values: tuple[PyTree, ...], *counts: int) -> tuple[tuple[PyTree, ...], ...]:

@@ -16,10 +16,11 @@ from jaxsink.nn.batch import Batch
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Cache, empty_cache
 from jaxsink.recording.recorders import Recorder
+from jaxsink.sampling.canvas import Window
+from jaxsink.sampling.run import Decoding
 
 if TYPE_CHECKING:
-    from jaxsink.sampling.diffusion import DiffusionCarry, DiffusionSampler, Window
-    from jaxsink.sampling.run import Decoding
+    from jaxsink.sampling.diffusion import DiffusionCarry, DiffusionSampler
 
 
 def partial_queries(config: ModelConfig, sampler: DiffusionSampler) -> int:
@@ -43,6 +44,7 @@ def cached_pass(
 ) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...], Cache]:
     """(logits of the window, records, the cache with what ran)."""
     assert carry.cache is not None
+    check_last_query(run, sampler, recorders)
     length = carry.tokens.shape[1]
     room = carry.cache.length - length
     batch = Batch.make(run.config, carry.tokens, run.inputs.mask, prompt=run.inputs.prompt, done=carry.done)
@@ -67,6 +69,16 @@ def cached_pass(
             "or a reduction of it, but not maps()."
         )
     return lax.cond(window.block_step[0] == 0, whole, block_only)
+
+
+def check_last_query(run: Decoding, sampler: DiffusionSampler, recorders: tuple[Recorder, ...]) -> None:
+    """Does every step run the queries that the recorders read?"""
+    is_left_out = sampler.cache == "dual" and sampler.window(run.config) < sampler.response_length
+    if is_left_out and any(recorder.of_last_query for recorder in recorders):
+        raise JaxsinkError(
+            "with cache='dual' most steps run one block, without the last query, so records of that query, such as "
+            "last_row(), cannot be kept; record received(), or choose cache='prefix'."
+        )
 
 
 def head_queries(

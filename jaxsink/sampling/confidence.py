@@ -6,7 +6,7 @@ Ties: the lowest token id among equal scores, and the lowest position among equa
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,7 @@ def other_weights(logits: Float[Array, "... V"]) -> Float[Array, "... V"]:
     return jnp.where(is_best, 0.0, jnp.where(logits == best, 1.0, jnp.exp(logits - best)))
 
 
-def sure_of(logits: Float[Array, "*n V"], token: Int[Array, "*n"]) -> Float[Array, "*n"]:
+def log_odds(logits: Float[Array, "*n V"], token: Int[Array, "*n"]) -> Float[Array, "*n"]:
     """Log-odds p/(1-p) of one token per position.
 
     The order is that of the probabilities. Those of a trained model crowd below 1, where float32 holds few numbers and
@@ -164,6 +164,7 @@ def commit_above(
     return eligible & (above | (rank(confidence, eligible) == 0))
 
 
+@runtime_checkable
 class Positions(Protocol):
     """Where a step draws random numbers; a `Window` says so too."""
 

@@ -95,7 +95,7 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
             committed_at=jnp.full_like(tokens, -1),
             done=zero > 0,
             steps=zero,
-            seen=None,
+            needed_record=None,
             drop=None,
             block=zero - 1,
             block_step=zero,
@@ -105,7 +105,7 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
         if run.spec.intervene is not None:
             needed = partial(run_canvas, run, outputs=zero[:, None], recorders=run.spec.record.needs)
             shapes = jax.eval_shape(lambda c: needed(c, c.tokens)[1], carry)
-            carry = carry.replace(seen=zeros_like_shapes(shapes))
+            carry = carry.replace(needed_record=zeros_like_shapes(shapes))
             carry = carry.replace(drop=first_drop(run, carry))
         return constrain(carry, run.spec.mesh)
 
@@ -115,7 +115,7 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
         window = see_window(run, self, carry, canvas, block)
         drop = next_drop(run, carry, run.inputs.mask)
         wanted = run.spec.record.recorders if record else ()
-        scores, records, seen, cache = self._look(run, carry, window, drop, wanted)
+        scores, records, needed_record, cache = self._look(run, carry, window, drop, wanted)
         if run.spec.edit_logits is not None:
             scores = check_edit("edit_logits", scores, run.spec.edit_logits(carry.step, scores, window.position))
         commit = self.decide(run.config, scores, window, run.inputs.draws)
@@ -126,7 +126,7 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
             block_masks=window.block_masks,
             drop=drop,
             cache=cache,
-            seen=seen,
+            needed_record=needed_record,
         )
         return carry, records
 
@@ -153,10 +153,10 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
                 without_prompt = jnp.where(run.inputs.prompt & run.inputs.mask, config.mask_id, carry.tokens)
                 unguided, _ = on_canvas(without_prompt, drop=drop)
                 scores = unguided + (self.cfg_scale + 1) * (scores - unguided)
-        seen = values[len(recorders) :]
+        needed_record = values[len(recorders) :]
         if intervene is not None and ranks_on_clean(intervene):
-            seen = on_canvas(carry.tokens, recorders=needs)[1]
-        return scores, values[: len(recorders)], None if intervene is None else seen, cache
+            needed_record = on_canvas(carry.tokens, recorders=needs)[1]
+        return scores, values[: len(recorders)], None if intervene is None else needed_record, cache
 
 
 def see_canvas(run: Decoding, carry: DiffusionCarry) -> Canvas:
@@ -225,7 +225,8 @@ def write(
     tokens = carry.tokens.at[sequences, index].set(commit.token.astype(jnp.int32), mode="drop")
     committed_at = carry.committed_at.at[sequences, index].set(carry.step, mode="drop")
     if run.spec.edit_tokens is not None:
-        tokens = check_edit("edit_tokens", tokens, run.spec.edit_tokens(carry.step, tokens))
+        edited = check_edit("edit_tokens", tokens, run.spec.edit_tokens(carry.step, tokens))
+        tokens = jnp.where(carry.done[:, None], tokens, edited)  # what is finished would never be filled again
         filled = may_fill & (carry.tokens == config.mask_id) & (tokens != config.mask_id)
         committed_at = jnp.where(filled, carry.step, jnp.where(tokens == config.mask_id, -1, committed_at))
     left = may_fill & (tokens == config.mask_id)

@@ -15,12 +15,12 @@ from jaxsink.sampling.canvas import Commit, Window
 from jaxsink.sampling.confidence import (
     choose_token,
     commit_best,
+    log_odds,
     position_draws,
     probability,
     shape_logits,
     sure_by_entropy,
     sure_by_margin,
-    sure_of,
     token_noise,
 )
 from jaxsink.sampling.diffusion import DiffusionSampler
@@ -83,5 +83,5 @@ class DreamSampler(DiffusionSampler):
     def confidence(self, shaped: Float[Array, "B W V"], token: Int[Array, "B W"]) -> Float[Array, "B W"]:
         """Log-odds of p or p1 - p2, or the negative entropy."""
         if self.alg == "maskgit_plus":
-            return sure_of(shaped, token)
+            return log_odds(shaped, token)
         return sure_by_margin(shaped) if self.alg == "topk_margin" else sure_by_entropy(shaped)

@@ -119,7 +119,7 @@ def _on_mesh(tree: PyTree, mesh: Mesh) -> PyTree:
 
     def place(x: PyTree, batch: int | None = 0, heads: int | None = None) -> PyTree:
         def one(s: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=layout_of(s.shape, mesh, batch or 0, heads))
+            return jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=layout_of(s.shape, mesh, batch, heads))
 
         return jax.tree.map(one, x)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import partial
 from typing import TypedDict, Unpack
 
@@ -16,8 +17,6 @@ from jaxtyping import Int, PyTree
 from numpy.typing import ArrayLike
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.attention import choose_backend
-from jaxsink.nn.batch import Execution
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import explained, wait_on_cpu
 from jaxsink.nn.transformer import Transformer
@@ -25,7 +24,7 @@ from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.layout import put_batch
 from jaxsink.parallel.mesh import DATA, Device, mesh_of
 from jaxsink.parallel.pmap import check_devices, pad_batch
-from jaxsink.recording.spec import make_record_spec
+from jaxsink.recording.spec import check_every
 from jaxsink.sampling import interventions
 from jaxsink.sampling.base import Sampler, filler_id
 from jaxsink.sampling.execution import Program
@@ -76,10 +75,22 @@ class RunOptions:
     policies: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise JaxsinkError(f"every must be 1 or more, and is {self.every}.")
+        check_every(self.every)
         if self.stream is not None and (self.stream < 1 or self.stream % self.every):
             raise JaxsinkError(f"stream must be a multiple of every ({self.every}), and is {self.stream}.")
+        if self.pad_to is not None and self.pad_to < 1:
+            raise JaxsinkError(f"pad_to must be 1 or more, and is {self.pad_to}.")
+
+    @classmethod
+    def make(cls, given: Options) -> RunOptions:
+        """Of the caller's keywords, or one sentence about one that does not exist."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]}" if near else f"there are {', '.join(known)}"
+                raise JaxsinkError(f"generate has no keyword {name!r}; {hint}.")
+        return cls(**given)
 
 
 def generate(
@@ -114,13 +125,13 @@ def generate(
                how likely they were under the intervention
     edit_logits  traceable f(step, logits f32[B,W,V], position i32[B,W]) -> logits, before the sampler decides (diffusion)
     edit_tokens  traceable f(step, tokens i32[B,S]) -> tokens, before the first step (step = -1) and after each (diffusion)
-    listener   called on the host after every `stream` steps, for live displays: f(steps done, tokens, committed_at), or
-               f(…, record) for the record of these steps too
+    listener   called on the host after every `stream` steps (never without `stream`), for live displays: f(steps done,
+               tokens, committed_at), or f(…, record) for the record of these steps too
     devices    deal the sequences out over these devices by pmap, each with a copy of the weights; a model that was loaded
                onto a mesh uses that instead. Neither changes the results, and batches need not divide.
     policies   which of the intervention's policies each sequence follows (sinks.Turns); None takes them in turns
     """
-    config, how = model.config, RunOptions(**options)
+    config, how = model.config, RunOptions.make(options)
     sampler = model_sampler(model) if sampler is None else sampler
     check_run(config, sampler, intervene, how)
     tokens, real = pad_prompts(config, encode_prompts(model, prompts, mask, chat), mask, how.pad_to)
@@ -134,11 +145,12 @@ def generate(
     def place(x: np.ndarray, axis: int = 0) -> Array:
         return put_batch(pad_batch(x, axis, share), spec.mesh, axis)
 
-    inputs, canvas = start.inputs(place, seed, how.draws, how.policies), place(start.canvas)
+    inputs = start.inputs(spec, config.vocab, place, seed, how.draws, how.policies)
+    canvas = place(start.canvas)
     program = Program.on(model, sampler, spec, devices)
     needed = partial(bytes_needed, Program(model, sampler, spec), canvas, inputs, how.stream or spec.total_steps)
     with explained("this run", needed):
-        carry, records = run(program, canvas, inputs, how.stream, how.listener)
+        carry, records = run(program, canvas, inputs, how.stream, how.listener, len(tokens))
         wait_on_cpu(carry.tokens)
     return as_generation(program, start, inputs, carry, records)
 
@@ -175,14 +187,18 @@ def make_spec(
 ) -> RunSpec:
     if start.infill and sampler.cache is not None:
         raise JaxsinkError("masks inside the prompt cannot be filled with a cache.")
-    length, mesh = start.canvas.shape[1], mesh_of(model)
-    needs = None if intervene is None else interventions.needs(intervene)
-    return RunSpec(
-        record=make_record_spec(model.config, record, needs, how.every),
-        intervene=intervene,
+    spec = RunSpec.make(
+        model.config,
+        record,
+        intervene,
+        every=how.every,
         prompt_length=start.prompt_length,
+        length=start.canvas.shape[1],
         total_steps=sampler.total_steps(start.masks),
-        execution=Execution(choose_backend(how.backend, length, length, mesh), mesh),
+        backend=how.backend,
+        mesh=mesh_of(model),
+    )
+    return spec._replace(
         infill=start.infill,
         edit_logits=how.edit_logits,
         edit_tokens=how.edit_tokens,
@@ -191,24 +207,47 @@ def make_spec(
 
 
 def run(
-    program: Program, canvas: Int[Array, "B S"], inputs: RunInputs, stream: int | None, listener: Listener | None
+    program: Program,
+    canvas: Int[Array, "B S"],
+    inputs: RunInputs,
+    stream: int | None,
+    listener: Listener | None,
+    count: int,
 ) -> tuple[Carry, tuple[PyTree, ...]]:
-    """All steps in one program, or chunk by chunk with the records of each moved to the host."""
+    """All steps in one program, or chunk by chunk with the records of each moved to the host.
+
+    count: the sequences that the listener is shown; the others only fill the batch up.
+    """
     spec, batch = program.spec, len(canvas)
     carry = program.start(canvas, inputs)
     if stream is None:
         carry, records = program.advance(carry, inputs, spec.total_steps, is_first=True)
         return program.joined(carry, batch), records
-    wants_record = listener is not None and "record" in inspect.signature(listener).parameters
     chunks, chunk, wanted = [], min(stream, spec.total_steps), spec.record.recorded(spec.total_steps)
     while len(chunks) * spec.record.recorded(chunk) < wanted and not bool(carry.done.all()):
         carry, records = program.advance(carry, inputs, chunk, is_first=not chunks)
         chunks.append(to_host(records))
         if listener is not None:
-            now = program.joined(carry, batch)
-            more = {"record": jax.tree.unflatten(spec.record.treedef, chunks[-1])} if wants_record else {}
-            listener(int(now.step), *to_host((now.tokens, now.committed_at)), **more)
+            now, records = program.joined(carry, batch), cut(chunks[-1], batch, count, axis=2)
+            tell(listener, now, count, jax.tree.unflatten(spec.record.treedef, records))
     return program.joined(carry, batch), jax.tree.map(lambda *parts: all_steps(parts, wanted), *chunks)
+
+
+def tell(listener: Listener, carry: Carry, count: int, record: PyTree) -> None:
+    """How far the sequences are; and the record of the last steps, to a listener that takes it."""
+    more = {"record": record} if "record" in inspect.signature(listener).parameters else {}
+    tokens, committed_at = to_host((carry.tokens, carry.committed_at))
+    listener(int(carry.step), tokens[:count], committed_at[:count], **more)
+
+
+def cut(tree: PyTree, filled: int, count: int, axis: int = 0) -> PyTree:
+    """The first `count` of `filled` sequences, in arrays that have them at this axis."""
+
+    def one(x: Array | np.ndarray) -> Array | np.ndarray:
+        is_filled = count != filled and x.ndim > axis and x.shape[axis] == filled
+        return x[(slice(None),) * axis + (slice(count),)] if is_filled else x
+
+    return jax.tree.map(one, tree)
 
 
 def all_steps(parts: tuple[np.ndarray, ...], count: int) -> np.ndarray:
@@ -222,23 +261,18 @@ def as_generation(
 ) -> Generation:
     """What the caller gets, without the sequences that only filled the batch up."""
     sampler, spec, config = program.sampler, program.spec, program.model.config
-    batch, filled = len(start.canvas), inputs.mask.shape[0]
-
-    def cut(x: Array, axis: int = 0) -> Array:
-        is_filled = batch != filled and x.ndim > axis and x.shape[axis] == filled
-        return x[(slice(None),) * axis + (slice(batch),)] if is_filled else x
-
-    tokens, log_prob = cut(carry.tokens), sampler.log_prob(carry)
+    only = partial(cut, filled=inputs.mask.shape[0], count=len(start.canvas))
+    tokens, log_prob = only(carry.tokens), sampler.log_prob(carry)
     return Generation(
         tokens=jnp.where(tokens < 0, filler_id(config), tokens) if spec.forced else tokens,
-        committed_at=cut(carry.committed_at),
-        record=jax.tree.unflatten(spec.record.treedef, jax.tree.map(lambda x: cut(x, 2), records)),
-        mask=cut(inputs.mask),
-        steps=cut(carry.steps),
+        committed_at=only(carry.committed_at),
+        record=jax.tree.unflatten(spec.record.treedef, only(records, axis=2)),
+        mask=only(inputs.mask),
+        steps=only(carry.steps),
         prompt_length=spec.prompt_length,
         recorded_steps=np.arange(0, spec.total_steps, spec.record.every),
         approximate=sampler.cache,
-        log_prob=None if log_prob is None else cut(log_prob),
+        log_prob=only(log_prob),
         autoregressive=sampler.is_autoregressive,
         recorders=jax.tree.unflatten(spec.record.treedef, map(Kept.of, spec.record.recorders)),
         tokenizer=known_tokenizer(program.model),

@@ -88,7 +88,7 @@ class Generation:
         rows = []
         for tokens, committed, mask in zip(*map(np.asarray, (self.tokens, self.committed_at, self.mask)), strict=True):
             filled = np.flatnonzero(committed >= 0)
-            start = min(self.prompt_length, *filled[:1])
+            start = min((self.prompt_length, *filled[:1]))
             response = tokens[self.prompt_length :][mask[self.prompt_length :]].tolist()
             rows.append(tokens[start : self.prompt_length].tolist() + before_end(response, self.end_ids))
         return rows

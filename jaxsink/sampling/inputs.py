@@ -14,7 +14,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import Sampler, filler_id
 from jaxsink.sampling.rng import DrawName, Draws, check_seeds, replayed, sequence_keys
-from jaxsink.sampling.run import RunInputs
+from jaxsink.sampling.run import RunInputs, RunSpec
 
 Place = Callable[[np.ndarray, int], Array]  # puts an array with its batch at the given axis on the devices
 
@@ -64,6 +64,8 @@ class Start:
 
     def inputs(
         self,
+        spec: RunSpec,
+        vocab: int,
         place: Place,
         seed: int | Sequence[int],
         draws: Mapping[DrawName, ArrayLike] | None,
@@ -75,7 +77,8 @@ class Start:
         if policy.shape != (batch,) or not np.issubdtype(policy.dtype, np.integer):
             raise JaxsinkError(f"policies must be a whole number per prompt ({batch}), not {policies!r}.")
         keys = sequence_keys(place(check_seeds(seed, batch), 0))
-        replay = {name: place(value, 1) for name, value in replayed(draws).items()}
+        shape = (spec.total_steps, *self.canvas.shape)
+        replay = {name: place(value, 1) for name, value in replayed(draws, shape, vocab).items()}
         return RunInputs(
             mask=place(self.mask, 0),
             prompt=place(self.prompt, 0),
@@ -108,6 +111,11 @@ def pad_prompts(
         raise JaxsinkError(f"mask must have the prompts' shape {tokens.shape}, not {real.shape}.")
     if not real[:, -1].all():
         raise JaxsinkError("prompts must be padded on the left: the last token of every sequence must be real.")
+    if config.block_length is not None and (real[:, :-1] & ~real[:, 1:]).any():
+        raise JaxsinkError(
+            "mask has padding between real tokens, where a block-causal model would lose count of its blocks; pad on the "
+            "left only."
+        )
     wrong = tokens[(tokens < 0) | (tokens >= config.vocab)]
     if wrong.size:
         raise JaxsinkError(f"token id {wrong[0]} is outside the model's vocabulary of {config.vocab} rows.")

@@ -2,16 +2,16 @@
 
 An intervention is any function `f(previous: Previous) -> bool[L,B,H,S]`, True = hide this key from every query; or
 f32[L,B,H,S], factors on the attention keys receive before it is normalised again (0 hides, 1 leaves alone). It may carry two
-attributes: `needs`, the recorder(s) whose values it wants to see (default: `record.received()`), and `rank_on = "clean"`,
-to see what an extra pass without any hidden keys would have recorded instead of what the running, masked model did. The
-first step has no previous one, so nothing is hidden there.
+attributes: `needs`, the recorder(s) whose values it wants to see (default: `record.received()`; () wants none), and
+`rank_on = "clean"`, to see what an extra pass without any hidden keys would have recorded instead of what the running,
+masked model did. The first step has no previous one, so nothing is hidden there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jax import Array
 from jaxtyping import Bool, Int, Key, PyTree, Shaped
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.batch import count_tokens
 from jaxsink.nn.config import ModelConfig
 from jaxsink.recording.recorders import received
 
@@ -42,28 +43,29 @@ Intervention = Callable[[Previous], Shaped[Array, "L B H S"]]
 
 def needs(intervene: Intervention) -> PyTree:
     """The recorders whose values the intervention reads."""
-    return getattr(intervene, "needs", None) or received()
+    wanted = getattr(intervene, "needs", None)
+    return received() if wanted is None else wanted
 
 
 def ranks_on_clean(intervene: Intervention) -> bool:
     return getattr(intervene, "rank_on", "masked") == "clean"
 
 
-def effect(wanted: Shaped[Array, "L B H S"], acts: Bool[Array, ...]) -> Shaped[Array, "L B H S"]:
+def drop_where(wanted: Shaped[Array, "L B H S"], acts: Bool[Array, ...]) -> Shaped[Array, "L B H S"]:
     """What an intervention wants (bool or factors) where it acts; nothing elsewhere."""
     if jnp.issubdtype(wanted.dtype, jnp.floating):
         return jnp.where(acts, wanted.astype(jnp.float32), 1.0)
     return wanted.astype(bool) & acts
 
 
-def no_effect(intervene: Intervention, previous: Previous) -> Shaped[Array, "L B H S"]:
-    """What `effect` gives where nothing acts, of the kind this intervention returns (arrays of `previous` are shapes)."""
+def no_drop(intervene: Intervention, previous: Previous) -> Shaped[Array, "L B H S"]:
+    """Nothing dropped, in the type that this intervention returns (arrays of `previous` are shapes)."""
     wanted = jax.eval_shape(intervene, previous)
-    check_effect(wanted, previous.drop.shape)
-    return effect(jnp.zeros(wanted.shape, wanted.dtype), jnp.array(False))
+    check_drop(wanted, previous.drop.shape)
+    return drop_where(jnp.zeros(wanted.shape, wanted.dtype), jnp.array(False))
 
 
-def check_effect(wanted: object, shape: tuple[int, ...]) -> None:
+def check_drop(wanted: object, shape: tuple[int, ...]) -> None:
     """Is this what an intervention may return, for a model and a batch of this shape [L,B,H,S]?"""
     is_array = isinstance(wanted, (Array, jax.ShapeDtypeStruct)) and wanted.shape == shape
     kind = getattr(wanted, "dtype", jnp.dtype("int32"))
@@ -99,8 +101,7 @@ def _shown(value: object) -> str:
 
 def at_token_positions(mask: Bool[Array, "B S"], positions: tuple[int, ...]) -> Bool[Array, "B S"]:
     """The tokens at these positions, counted from each sequence's first real token."""
-    token_position = jnp.cumsum(mask, axis=1) - 1
-    return (token_position[..., None] == jnp.array(positions, jnp.int32)).any(axis=-1) & mask
+    return (count_tokens(mask)[..., None] == jnp.array(positions, jnp.int32)).any(axis=-1) & mask
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class DropPositions:
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     spare: int = 0
+
+    needs: ClassVar[tuple[()]] = ()
 
     def __call__(self, previous: Previous) -> Bool[Array, "L B H S"]:
         layers, _, heads, _ = previous.drop.shape

@@ -16,9 +16,9 @@ from jaxsink.sampling.confidence import (
     choose_token,
     commit_above,
     commit_best,
+    log_odds,
     position_draws,
     probability,
-    sure_of,
     token_noise,
     without,
 )
@@ -33,7 +33,9 @@ class LLaDASampler(DiffusionSampler):
     threshold: commit every position at least this sure, and at least one, instead of a fixed number per step; blocks
     then end when they are full. stop_at_eos: a sequence whose block ends in eos is finished, and its rest is eos.
     text_only: never emit ids beyond the text vocabulary (MMaDA's image codes). cache: "prefix" or "dual" reuse keys and
-    values within a block (Fast-dLLM): faster, approximate, and recorded attention then covers the tokens that ran only.
+    values within a block (Fast-dLLM): faster, approximate, and recorded attention then covers the tokens that ran only. With
+    a threshold as well, the sequences of a batch wait for each other at the end of every block, so `steps` and
+    `committed_at` are those of the batch; random draws, which belong to steps, are refused there.
     """
 
     gen_length: int = 128
@@ -88,6 +90,12 @@ class LLaDASampler(DiffusionSampler):
         )
         needs_eos = self.stop_at_eos or self.logits_eos_inf or self.confidence_eos_eot_inf
         require(not needs_eos or bool(config.eos_ids), "LLaDASampler: the eos options need a model with an eos id.")
+        draws = self.temperature > 0 or self.remasking == "random"
+        require(
+            self.cache is None or self.threshold is None or not draws,
+            "LLaDASampler: with a cache and a threshold the steps depend on the batch, and so would random draws; set "
+            "temperature to 0 and remasking to 'low_confidence', or leave one of the two out.",
+        )
         check_threshold("LLaDASampler", self.threshold)
         check_filters("LLaDASampler", self.temperature, None, None)
 
@@ -135,7 +143,7 @@ class LLaDASampler(DiffusionSampler):
         if self.remasking == "random":
             order = value = position_draws(draws, REMASK, window)
         else:
-            order = sure_of(without(logits, self.unsure_ids(config)), choice.token)
+            order = log_odds(without(logits, self.unsure_ids(config)), choice.token)
             value = probability(order)
         order = choice.order(order)
         if self.threshold is not None:

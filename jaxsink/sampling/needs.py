@@ -35,5 +35,5 @@ def bytes_needed(program: Program, tokens: Int[Array, "B S"], inputs: RunInputs,
         LOGITS: 4 * batch * window * config.vocab,
         MAPS: 4 * batch * config.heads * queries * length if is_naive else 0,
         CACHE: tree_bytes(carry.caches()),
-        INTERVENTION: tree_bytes((carry.seen, carry.drop)),
+        INTERVENTION: tree_bytes((carry.needed_record, carry.drop)),
     }

@@ -87,11 +87,24 @@ def check_seeds(seed: int | Sequence[int], batch: int) -> UInt32[np.ndarray, " B
     return np.broadcast_to((seeds & 0xFFFFFFFF).astype(np.uint32), (batch,))
 
 
-def replayed(draws: Mapping[DrawName, ArrayLike] | None) -> dict[str, Float[np.ndarray, "T B ..."]]:
-    """Recorded uniform draws as the loop replays them: Gumbel noise for tokens, uniform numbers for the others."""
+def replayed(
+    draws: Mapping[DrawName, ArrayLike] | None, shape: tuple[int, int, int], vocab: int
+) -> dict[str, Float[np.ndarray, "T B ..."]]:
+    """Recorded uniform draws as the loop replays them: Gumbel noise for tokens, uniform numbers for the others.
+
+    shape: T, B and S of the run; draws of more steps than it may take are left over.
+    """
     found = {name: np.asarray(value, np.float64) for name, value in (draws or {}).items()}
-    if unknown := set(found) - {"token", "remask", "transfer"}:
-        raise JaxsinkError(f"draws: there are no draws called {sorted(unknown)[0]!r}.")
+    wanted = {"token": (*shape, vocab), "remask": shape, "transfer": shape}
+    for name, value in found.items():
+        if name not in wanted:
+            raise JaxsinkError(f"draws: there are no draws called {name!r}, only {', '.join(wanted)}.")
+        if value.shape[1:] != wanted[name][1:] or len(value) < shape[0]:
+            axes = "[T, B, S, V]" if name == "token" else "[T, B, S]"
+            raise JaxsinkError(
+                f"draws: {name!r} must be {axes} = {list(wanted[name])} for this run, or of more steps, not "
+                f"{list(value.shape)}."
+            )
     if "token" in found:  # the host has float64, so recorded draws close to 0 and 1 keep their noise
         found["token"] = -np.log(-np.log(found["token"]))
     return {name: value.astype(np.float32) for name, value in found.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,14 @@ from jax import Array, lax
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
+from jaxsink.nn.attention import choose_backend
 from jaxsink.nn.batch import Execution
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.sharding import keep_layout
 from jaxsink.nn.transformer import Cache, Transformer
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
-from jaxsink.recording.spec import RecordSpec, packed, zeros_like_shapes
-from jaxsink.sampling.interventions import Intervention, Previous, effect, no_effect
+from jaxsink.recording.spec import RecordSpec, make_record_spec, packed, zeros_like_shapes
+from jaxsink.sampling.interventions import Intervention, Previous, drop_where, needs, no_drop
 from jaxsink.sampling.rng import INTERVENE, Draws, step_keys
 
 EditLogits = Callable[[Int[Array, ""], Float[Array, "B W V"], Int[Array, "B W"]], Float[Array, "B W V"]]
@@ -40,6 +41,30 @@ class RunSpec(NamedTuple):
     edit_logits: EditLogits | None = None
     edit_tokens: EditTokens | None = None
     forced: bool = False  # tokens that stand in the response are written as they are (autoregressive)
+
+    @classmethod
+    def make(
+        cls,
+        config: ModelConfig,
+        record: PyTree,
+        intervene: Intervention | None,
+        *,
+        every: int,
+        prompt_length: int,
+        length: int,
+        total_steps: int,
+        backend: str | None,
+        mesh: Mesh | None,
+    ) -> RunSpec:
+        """record: the caller's recorders. length: of prompt and response. backend: None chooses by device and length."""
+        needed = None if intervene is None else needs(intervene)
+        return cls(
+            record=make_record_spec(config, record, needed, every),
+            intervene=intervene,
+            prompt_length=prompt_length,
+            total_steps=total_steps,
+            execution=Execution(choose_backend(backend, length, length, mesh), mesh),
+        )
 
     @property
     def mesh(self) -> Mesh | None:
@@ -77,7 +102,7 @@ class Carry:
     committed_at: Int[Array, "B S"] = axes()  # -1 = given, or not yet
     done: Bool[Array, " B"] = axes()
     steps: Int[Array, " B"] = axes()  # steps that each sequence has taken
-    seen: PyTree[Shaped[Array, "L B ..."]] = axes(1, 2)  # what the intervention reads of the last step
+    needed_record: PyTree[Shaped[Array, "L B ..."]] = axes(1, 2)  # what the intervention reads of the last step
     drop: Shaped[Array, "L B H S"] | None = axes(1, 2)  # what the intervention returned for the last step
 
     def caches(self) -> tuple[Cache | None, ...]:
@@ -91,6 +116,7 @@ class Carry:
 C = TypeVar("C", bound=Carry)
 
 
+@runtime_checkable
 class Step(Protocol[C]):
     """One step: (carry, one record per recorder if `record`, else nothing)."""
 
@@ -133,22 +159,22 @@ def next_drop(run: Decoding, carry: Carry, mask: Bool[Array, "B S"]) -> Shaped[A
     if run.spec.intervene is None:
         return None
     wanted = run.spec.intervene(previous_step(run, carry, mask))
-    return effect(wanted, mask[None, :, None, :] & (carry.step > 0))
+    return drop_where(wanted, mask[None, :, None, :] & (carry.step > 0))
 
 
 def first_drop(run: Decoding, carry: Carry) -> Shaped[Array, "L B H S"] | None:
-    """No effect, of the kind that the intervention returns: `Carry.drop` before the first step."""
+    """Nothing dropped, in the type that the intervention returns: `Carry.drop` before the first step."""
     if run.spec.intervene is None:
         return None
     batch, length = carry.tokens.shape
     carry = carry.replace(drop=jnp.zeros((run.config.layers, batch, run.config.heads, length), bool))
-    return no_effect(run.spec.intervene, previous_step(run, carry, run.inputs.mask))
+    return no_drop(run.spec.intervene, previous_step(run, carry, run.inputs.mask))
 
 
 def previous_step(run: Decoding, carry: Carry, mask: Bool[Array, "B S"]) -> Previous:
     assert carry.drop is not None
     return Previous(
-        record=jax.tree.unflatten(run.spec.record.needs_treedef, carry.seen),
+        record=jax.tree.unflatten(run.spec.record.needs_treedef, carry.needed_record),
         step=carry.step,
         tokens=carry.tokens,
         mask=mask,

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import check_filters, check_threshold, require
 from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
-from jaxsink.sampling.confidence import choose_token, commit_best, probability, shape_logits, sure_of, token_noise
+from jaxsink.sampling.confidence import choose_token, commit_best, log_odds, probability, shape_logits, token_noise
 from jaxsink.sampling.diffusion import DiffusionSampler
 from jaxsink.sampling.rng import Draws
 
@@ -77,7 +77,7 @@ class SDARSampler(DiffusionSampler):
         shaped = shape_logits(logits, self.temperature, self.top_p, self.top_k, k_first=True)
         noise = token_noise(draws, window, logits.shape[-1]) if self.temperature > 0 else None
         choice = choose_token(shaped, logits, config.mask_id, noise)
-        confidence = choice.order(sure_of(shaped, choice.token))
+        confidence = choice.order(log_odds(shaped, choice.token))
         steps = self.steps_per_block or config.block_length
         quota = config.block_length // steps + (window.block_step < config.block_length % steps)
         best = commit_best(confidence, window.eligible, quota)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxsink.errors import JaxsinkError, install_hint
+from jaxsink.nn.batch import count_tokens
 from jaxsink.sampling.leaves import Leaf, leaves
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _find(dim: str, wanted: Chosen, labels: np.ndarray) -> np.ndarray:
 def _of_positions(generation: Generation) -> dict[str, np.ndarray]:
     """int[B,S] each: what stands at a position."""
     return {
-        "token_position": np.cumsum(np.asarray(generation.mask), axis=1, dtype=np.int32) - 1,
+        "token_position": count_tokens(np.asarray(generation.mask)),
         "token": np.asarray(generation.tokens),
         "committed_at": np.asarray(generation.committed_at),
     }

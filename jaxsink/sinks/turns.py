@@ -49,12 +49,12 @@ class Turns:
         found = self.found(previous, which)
         parts = [(members, policy.acting(found, previous)) for members, policy in self.alike(ignore_rule=True)]
         by_factor = any(jnp.issubdtype(part.dtype, jnp.floating) for _, part in parts)
-        effect = jnp.ones(found.shape, jnp.float32) if by_factor else jnp.zeros(found.shape, bool)
+        action = jnp.ones(found.shape, jnp.float32) if by_factor else jnp.zeros(found.shape, bool)
         for members, part in parts:
             if by_factor and part.dtype == bool:
                 part = jnp.where(part, 0.0, 1.0)
-            effect = jnp.where(follows(which, members), part, effect)
-        return effect
+            action = jnp.where(follows(which, members), part, action)
+        return action
 
     def found(self, previous: Previous, which: Int[Array, " B"]) -> Bool[Array, "L B H S"]:
         """The keys that each sequence's policy selects, by one search for all of them."""

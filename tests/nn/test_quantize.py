@@ -82,6 +82,36 @@ def test_a_checkpoint_is_rounded_while_it_is_read(tmp_path: Path, mesh: tuple[in
             assert scale.sharding.spec[1] == names[name].sharding.spec[1] is not None
 
 
+@pytest.mark.parametrize("dtype", ["int8", jnp.int8, np.dtype("int8")])
+def test_every_name_of_int8_rounds(dtype: object) -> None:
+    config = FAMILIES["llada"]
+    model = lively(config)
+    small, wanted = model.astype(dtype), quantized(model.astype("bfloat16"))
+    jax.tree.map(np.testing.assert_array_equal, small.params, wanted.params)
+    shapes = [(name, leaf.shape, leaf.dtype) for name, leaf in named_leaves(small)[0]]
+    for made in (abstract(config, dtype), jaxsink.init(config, dtype=dtype)):
+        assert [(name, leaf.shape, leaf.dtype) for name, leaf in named_leaves(made)[0]] == shapes
+    assert np.abs(jaxsink.init(config, dtype=dtype).layers.mlp.up.weight[...]).max() == 127
+
+
+def test_rounding_twice_is_rounding_once() -> None:
+    once = quantized(lively(FAMILIES["llada"]))
+    for again in (quantized(once), once.astype("int8")):
+        jax.tree.map(np.testing.assert_array_equal, again.params, once.params)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "float33"])
+def test_types_that_weights_cannot_have(dtype: str) -> None:
+    config = FAMILIES["llada"]
+    for make in (
+        lively(config).astype,
+        lambda name: abstract(config, name),
+        lambda name: jaxsink.init(config, 0, name),
+    ):
+        with pytest.raises(jaxsink.JaxsinkError, match=f"type {dtype}; choose"):
+            make(dtype)
+
+
 def test_heads_told_apart_keep_their_scales() -> None:
     """As the layers are on TPU (`Layer.by_head`)."""
     model = quantized(lively(FAMILIES["dream"]))  # which has biases there

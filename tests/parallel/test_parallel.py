@@ -10,7 +10,9 @@ from support.models import lively, sequences
 
 import jaxsink
 from jaxsink import JaxsinkError, parallel, preset
+from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
 from jaxsink.recording import recorders as record
+from jaxsink.sampling.execution import _on_mesh
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -43,6 +45,20 @@ def test_large_matrices_are_split_and_heads_never_cut() -> None:
     assert spec("gpt2", "embedding", 2) == (None, None)  # 50257 rows and 8 devices have no divisor in common
     assert spec("dream-7b-base", "layers.mlp.gate.weight", 3) == (None, "model", None)
     assert spec("llada-moe-7b-a1b", "layers.mlp.up.weight", 4) == (None, None, "model", None)
+
+
+def test_what_all_sequences_share_is_not_cut() -> None:
+    @pytree_dataclass
+    class Shared:
+        counts: jax.Array = axes(batch=None)
+        tokens: jax.Array = axes()
+
+    mesh = parallel.make_mesh(4, 2)
+    placed = jax.jit(lambda x: constrain(x, mesh))(Shared(np.zeros(8), np.zeros((8, 3))))
+    assert placed.counts.sharding.is_fully_replicated
+    assert placed.tokens.sharding.shard_shape((8, 3)) == (2, 3)
+    shapes = _on_mesh(jax.eval_shape(lambda: placed), mesh)
+    assert shapes.counts.sharding.is_fully_replicated and not shapes.tokens.sharding.is_fully_replicated
 
 
 def test_meshes_that_do_not_fit_are_named() -> None:

@@ -81,10 +81,15 @@ def test_mesh(alone, shape: tuple[int, int]) -> None:
 def test_streaming_over_devices(alone) -> None:
     family, model, expected = alone
     seen = []
-    out = generated(family, model, devices=jax.devices()[:4], stream=4, listener=lambda *now: seen.append(now))
+
+    def listen(step: int, tokens: np.ndarray, committed_at: np.ndarray, record: dict) -> None:
+        seen.append((tokens, committed_at, record["all"]))
+
+    out = generated(family, model, devices=jax.devices()[:4], stream=4, listener=listen)
     assert_same(out, expected)
-    assert seen[-1][1].shape[0] in (BATCH, 8)
-    np.testing.assert_array_equal(seen[-1][1][:BATCH], expected.tokens)
+    np.testing.assert_array_equal(seen[-1][0], expected.tokens)
+    np.testing.assert_array_equal(seen[-1][1], expected.committed_at)
+    np.testing.assert_array_equal(np.concatenate([record for _, _, record in seen]), out.record["all"])
 
 
 def test_rows_lie_along_the_data_axis() -> None:

@@ -127,6 +127,12 @@ def test_shapes_of_single_nested_and_no_recorders(llada) -> None:
     assert own.shape == (3, 2, 4)
 
 
+def test_a_recorder_of_no_layer_is_refused() -> None:
+    for make in (lambda: record.received().at([]), lambda: record.maps(layers=[])):
+        with pytest.raises(jaxsink.JaxsinkError, match="at least one layer"):
+            make()
+
+
 def test_equal_recorders_compile_once(llada) -> None:
     from jaxsink.nn.transformer import _forward
 

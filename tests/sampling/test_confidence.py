@@ -48,7 +48,7 @@ def test_log_odds_are_those_of_float64(seed: int, gap: float, best: bool) -> Non
     token = logits.argmax(axis=-1) if best else np.random.default_rng(seed).integers(0, TOKENS, len(logits))
     probs = np.take_along_axis(float64_probs(logits), token[:, None], axis=-1)[:, 0]
     exact = np.log(probs) - np.log(rest_of(logits, token))
-    found = np.asarray(choose.sure_of(jnp.asarray(logits), jnp.asarray(token)))
+    found = np.asarray(choose.log_odds(jnp.asarray(logits), jnp.asarray(token)))
     np.testing.assert_allclose(found, np.minimum(exact, choose.CERTAIN), rtol=2e-6, atol=4e-6)
     np.testing.assert_allclose(choose.probability(jnp.asarray(found)), probs, rtol=2e-5, atol=1e-12)
 
@@ -76,7 +76,7 @@ def test_float32_probabilities_could_not_tell_these_apart() -> None:
     gaps = np.array([16.0, 17.0, 16.5, 15.5, 40.0, 18.0], np.float32)
     logits = np.zeros((6, 2), np.float32)
     logits[:, 1] = gaps
-    odds = np.asarray(choose.sure_of(jnp.asarray(logits), jnp.ones(6, int)))
+    odds = np.asarray(choose.log_odds(jnp.asarray(logits), jnp.ones(6, int)))
     np.testing.assert_allclose(odds, np.minimum(gaps, choose.CERTAIN), rtol=1e-6)
     eligible = jnp.ones((1, 6), bool)
     np.testing.assert_array_equal(choose.rank(jnp.asarray(odds)[None], eligible)[0], [4, 2, 3, 5, 0, 1])
@@ -86,7 +86,7 @@ def test_float32_probabilities_could_not_tell_these_apart() -> None:
 def test_extremes() -> None:
     inf = np.inf
     logits = jnp.asarray([[1.0, -inf, -inf], [-inf, 3.0, 1.0], [2.0, 2.0, -inf], [0.0, float(choose.REMOVED), -inf]])
-    odds = np.asarray(choose.sure_of(logits, jnp.asarray([0, 0, 0, 1])))
+    odds = np.asarray(choose.log_odds(logits, jnp.asarray([0, 0, 0, 1])))
     assert odds[0] == np.float32(choose.CERTAIN) and odds[2] == 0
     assert (odds[[1, 3]] > choose.LAST).all() and (
         odds[[1, 3]] < -1e20

@@ -19,6 +19,7 @@ from jaxsink import ARSampler, DreamSampler, DropPositions, JaxsinkError, LLaDAS
 from jaxsink.nn.batch import MASKED, PROMPT, UNMASKED
 from jaxsink.recording import recorders as record
 from jaxsink.recording import reductions as reduce
+from jaxsink.sampling.interventions import needs
 from jaxsink.sinks import Threshold, detect
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -300,6 +301,14 @@ def hide_second(previous: Any) -> Any:
     return chosen & second[None, :, None, :] & (previous.step >= 2)
 
 
+def hide_unseen(previous: Any) -> Any:
+    assert previous.record == ()
+    return jnp.zeros(previous.drop.shape, bool)
+
+
+hide_unseen.needs = ()
+
+
 def test_fixed_positions_and_a_function_of_the_user_are_alike() -> None:
     ready = run("llada", DropPositions((1,), layers=(0, 2), heads=(1, 3), spare=2))
     own = run("llada", hide_second)
@@ -374,6 +383,22 @@ def test_cached_decoding_is_that_of_fast_dllm(cache_: str) -> None:
             np.testing.assert_allclose(raw[first], exact.record[first], atol=1e-5)
     with pytest.raises(JaxsinkError, match="summed over queries"):
         jaxsink.generate(model, PROMPTS, sampler, record=record.maps())
+
+
+def test_records_of_the_last_query_need_it_in_every_step() -> None:
+    model, last = model_of("llada"), record.last_row()
+    with pytest.raises(JaxsinkError, match="without the last query"):
+        jaxsink.generate(model, PROMPTS, LLaDASampler(12, 6, 4, cache="dual"), record=last)
+    for sampler in (LLaDASampler(12, 6, 4, cache="prefix"), LLaDASampler(12, 6, 12, cache="dual")):
+        rows = np.asarray(jaxsink.generate(model, PROMPTS, sampler, record=last).record)
+        np.testing.assert_allclose(rows.sum(axis=-1), 1.0, atol=1e-5)
+
+
+def test_an_intervention_may_need_nothing() -> None:
+    assert needs(DropPositions((0,))) == needs(hide_unseen) == ()
+    assert needs(hide_second) == record.received()
+    out = jaxsink.generate(model_of("llada"), ROWS, LLaDASampler(4, 4, 4), intervene=hide_unseen)
+    np.testing.assert_array_equal(out.tokens, jaxsink.generate(model_of("llada"), ROWS, LLaDASampler(4, 4, 4)).tokens)
 
 
 @pytest.mark.parametrize("cache_", ["prefix", "dual"])

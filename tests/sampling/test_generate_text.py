@@ -105,6 +105,8 @@ def test_written_ids_leave_out_padding_and_what_follows_the_end() -> None:
     )
     assert out.written() == [[6, 7, 8]]
     assert Generation(**{**vars(out), "end_ids": ()}).written() == [[6, 7, 8, 2]]
+    unwritten = Generation(**{**vars(out), "committed_at": np.full((1, 7), -1)})
+    assert unwritten.written() == [[7, 8]]
 
 
 def test_unknown_words_once_each(model: jaxsink.Model) -> None:

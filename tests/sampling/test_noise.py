@@ -212,6 +212,6 @@ def test_alg_temp_draws_positions_without_replacement() -> None:
 def test_replayed_draws_keep_float64_tails() -> None:
     """Recorded float64 draws next to 0 and 1 become the noise they stand for."""
     u = np.array([1e-12, 0.5, 1 - 1e-13]).reshape(1, 1, 1, 3)
-    token = np.asarray(noise.replayed({"token": u})["token"])
+    token = np.asarray(noise.replayed({"token": u}, (1, 1, 1), 3)["token"])
     np.testing.assert_allclose(token, -np.log(-np.log(u)), rtol=1e-6)
     assert token.dtype == np.float32

@@ -404,6 +404,23 @@ def test_edits_may_fill_and_empty_the_canvas() -> None:
     assert (at[:, 15] == -1).all()
 
 
+def test_edits_leave_finished_sequences_alone() -> None:
+    """A mask that is put into one of them would never be filled."""
+    model, sampler = model_of("llada"), LLaDASampler(8, 8, 8, threshold=0.15)
+    plain = jaxsink.generate(model, PROMPTS, sampler)
+    steps = np.asarray(plain.steps)
+    first, quick = steps.min(), steps.argmin()
+    assert first < steps.max()
+
+    def edit(step: Any, tokens: Any) -> Any:
+        return tokens.at[:, 6].set(jnp.where(step == first, 80, tokens[:, 6]))
+
+    out = jaxsink.generate(model, PROMPTS, sampler, edit_tokens=edit)
+    assert not (np.asarray(out.tokens) == 80).any()
+    for name in ("tokens", "committed_at", "steps"):
+        np.testing.assert_array_equal(getattr(out, name)[quick], getattr(plain, name)[quick])
+
+
 @pytest.mark.parametrize(
     ("family", "sampler", "words"),
     [
@@ -414,6 +431,8 @@ def test_edits_may_fill_and_empty_the_canvas() -> None:
         ("llada", LLaDASampler(12, 12, 12, remasking="high"), "high"),
         ("llada", LLaDASampler(12, 12, 12, cache="triple"), "triple"),
         ("llada", LLaDASampler(12, 12, 12, cache="dual", cfg_scale=1.0), "guidance"),
+        ("llada", LLaDASampler(12, 12, 12, cache="dual", threshold=0.5, temperature=0.1), "random draws"),
+        ("llada", LLaDASampler(12, 12, 12, cache="prefix", threshold=0.5, remasking="random"), "random draws"),
         ("dream", LLaDASampler(12, 12, 12, cache="dual"), "shifted"),
         ("llada", LLaDASampler(0, 12, 12), "positive"),
         ("llama3.1", LLaDASampler(12, 12, 12), "no mask token"),
@@ -444,6 +463,12 @@ def test_bad_settings_are_named(family: str, sampler: Any, words: str) -> None:
         ({"every": 0}, "every"),
         ({"every": 2, "stream": 3}, "stream"),
         ({"draws": {"dice": np.ones(3)}}, "dice"),
+        ({"draws": {"token": np.ones((4, 2, 10, 88))}}, r"\[T, B, S, V\] = \[4, 2, 10, 89\] .* not \[4, 2, 10, 88\]"),
+        ({"draws": {"remask": np.ones((3, 2, 10))}}, r"\[4, 2, 10\] for this run, .* not \[3, 2, 10\]"),
+        ({"draws": {"transfer": np.ones((4, 1, 10))}}, r"not \[4, 1, 10\]"),
+        ({"pad_to": 0}, "pad_to"),
+        ({"steam": 3}, "no keyword 'steam'; did you mean stream"),
+        ({"colour": 3}, "no keyword 'colour'; there are every, stream"),
         ({"intervene": 3}, "intervene"),
         ({"intervene": jaxsink.DropPositions((0,), layers=(3,))}, "layer 3"),
         ({"backend": "flash"}, "flash"),
@@ -453,6 +478,14 @@ def test_bad_arguments_are_named(changes: dict, words: str) -> None:
     arguments = {"prompts": PROMPTS, "sampler": LLaDASampler(4, 4, 4)} | changes
     with no_shape_checks(), pytest.raises(JaxsinkError, match=words):
         jaxsink.generate(model_of("llada"), **arguments)
+
+
+def test_padding_between_tokens_is_refused_where_blocks_are_counted() -> None:
+    mask = np.ones(PROMPTS.shape, bool)
+    mask[1, 2] = False
+    with pytest.raises(JaxsinkError, match="padding between real tokens"):
+        jaxsink.generate(model_of("sdar"), PROMPTS, SDARSampler(4), mask)
+    assert jaxsink.generate(model_of("llada"), PROMPTS, LLaDASampler(4, 4, 4), mask).tokens.shape == (2, 10)
 
 
 def test_a_cache_refuses_masks_in_the_prompt() -> None:

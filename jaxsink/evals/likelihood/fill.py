@@ -12,7 +12,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import power_of_two
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
-from jaxsink.sampling.confidence import choose_token, commit_above, sure_of
+from jaxsink.sampling.confidence import choose_token, commit_above, log_odds
 from jaxsink.sampling.diffusion import DiffusionSampler
 from jaxsink.sampling.rng import Draws
 
@@ -54,5 +54,5 @@ class FillMasks(DiffusionSampler):
     def decide(self, config: ModelConfig, logits: Float[Array, "B W V"], window: Window, draws: Draws) -> Commit:
         assert config.mask_id is not None
         choice = choose_token(logits, logits, config.mask_id, None)
-        order = choice.order(sure_of(logits, choice.token))
+        order = choice.order(log_odds(logits, choice.token))
         return Commit(choice.token, commit_above(order, window.eligible, jnp.zeros_like(window.eligible)))

@@ -42,7 +42,7 @@ from jaxsink.runs.progress import progress
 from jaxsink.sampling import interventions
 from jaxsink.sampling.autoregressive import ARSampler
 from jaxsink.sampling.generate import generate
-from jaxsink.sampling.interventions import Previous, effect
+from jaxsink.sampling.interventions import Previous, drop_where
 from jaxsink.sampling.rng import sequence_keys
 
 HEAD = 64  # places whose logits are in memory at a time
@@ -237,7 +237,7 @@ def _score(
         seen = jax.tree.unflatten(spec.needs_treedef, run(tokens, None, spec.needs)[1])
         nothing = jnp.zeros((config.layers, batch, config.heads, length), bool)
         previous = Previous(seen, jnp.int32(1), tokens, real, given, keys, nothing)
-        drop = effect(intervene(previous), real[None, :, None, :])
+        drop = drop_where(intervene(previous), real[None, :, None, :])
     hidden = [run(tokens, drop)[0]]
     if cfg_scale:
         hidden.append(run(jnp.where(given, config.mask_id or 0, tokens), drop)[0])

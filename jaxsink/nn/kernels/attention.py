@@ -25,8 +25,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Float, Float32, Int, Int32
 
 from jaxsink.nn.kernels.tiles import LANES, Tiles
+from jaxsink.nn.softmax import HIDDEN
 
-HIDDEN = float(jnp.finfo(jnp.float32).min)
 LOG2_E = 1.4426950408889634
 KIND, LOWER, UPPER, FIELDS = 0, 1, 2, 8  # rows of `queries`; a block of 8 rows is the smallest the hardware moves
 

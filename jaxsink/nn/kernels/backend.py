@@ -20,20 +20,19 @@ from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec, use_abstract_mesh
 from jaxtyping import Bool, Float, Float32, Int, Shaped
 
-from jaxsink.nn.backends import Values, blocked
+from jaxsink.nn.backends import Unreduced, blocked
 from jaxsink.nn.batch import KINDS
 from jaxsink.nn.context import Queries, Visibility
 from jaxsink.nn.kernels import attention as kernel
 from jaxsink.nn.kernels.tiles import LANES, MIB, Tiles, choose_tiles, up_to, vmem_budget
 from jaxsink.nn.recorder import Recorder
 from jaxsink.nn.sharding import COPIES, DATA, MODEL, device_kind, in_parts, on_tpu
-from jaxsink.nn.softmax import HIDDEN
+from jaxsink.nn.softmax import HIDDEN, Drop, hides
 from jaxsink.nn.taps import ReceivedTap, Tap
 
 MIN_QUERIES = 8
 NOWHERE = -1  # the kind of queries that statistics do not count
 
-Drop = Bool[Array, "B H S"] | Float32[Array, "B H S"]
 Mixed = tuple[Float[Array, "B Q H D"], Float32[Array, "B H N S"] | None]  # outputs, and what keys receive by kind
 
 
@@ -44,16 +43,16 @@ def serves(tap: Tap, recorders: tuple[Recorder, ...]) -> bool:
     return readable and plain and tap.q.shape[1] >= MIN_QUERIES
 
 
-def pallas(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B Q H D"], Values]:
+def pallas(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B Q H D"], Unreduced]:
     if not serves(tap, recorders):
         return blocked(tap, recorders)
     leaves, treedef = jax.tree.flatten(tap)
 
-    def plain(leaves: list[Array]) -> tuple[Array, Values]:
+    def plain(leaves: list[Array]) -> tuple[Array, Unreduced]:
         return blocked(jax.tree.unflatten(treedef, leaves), recorders)
 
     @jax.custom_vjp
-    def fused(leaves: list[Array]) -> tuple[Array, Values]:
+    def fused(leaves: list[Array]) -> tuple[Array, Unreduced]:
         tap = jax.tree.unflatten(treedef, leaves)
         out, columns = mix_and_add_up(tap, kinds_wanted(recorders))
         received = tap if columns is None else ReceivedTap(tap.context, columns)
@@ -99,7 +98,7 @@ def mix_and_add_up(tap: Tap, kinds: int) -> Mixed:
     context = tap.context
     queries, see, mesh = context.queries, context.visibility, context.execution.mesh
     lower, upper = intervals(see, queries)
-    kind = jnp.where(queries.mask, queries.kind, NOWHERE)
+    kind = jnp.where(queries.counted, queries.kind, NOWHERE)
     arrays = Arrays(tap.q, tap.k, tap.v, see.real, kind, context.drop, lower, upper)
     budget, interpret = vmem_budget(device_kind(mesh)), not on_tpu(mesh)
     run = partial(on_one_device, kinds=kinds, budget=budget, interpret=interpret)
@@ -200,10 +199,6 @@ def on_one_device(x: Arrays, kinds: int, budget: int, interpret: bool) -> Mixed:
     out, columns = kernel.attention(operands, problem)
     out = out.reshape(batch, tiles.queries, heads, wide)[:, :queries, :, :size]
     return out, None if columns is None else columns[..., :keys]
-
-
-def hides(drop: Drop) -> Bool[Array, "B H S"]:
-    return drop if drop.dtype == bool else drop <= 0
 
 
 def key_bias(x: Arrays, problem: kernel.Problem) -> tuple[Float32[Array, "B _ 1 keys"], Float32[Array, "B 1 1 keys"]]:
