@@ -230,6 +230,7 @@ def execute(job: Job, model: Any, args: argparse.Namespace, console: Console | N
     pace = live.FRAME if console is not None else live.PLAIN
     steps = 1 if delay else steps_per_frame(model, 1 if job.is_autoregressive else job.length, pace)
     stream = min(stream, every * max(1, steps // every))
+    at_once = stream >= job.total
     with CompileClock() as clock:
         display = live.Display(canvas, job.total, lambda: clock.running, delay)
         with stage("compiling", total=job.total, unit="steps", body=display) as display.task:
@@ -240,10 +241,10 @@ def execute(job: Job, model: Any, args: argparse.Namespace, console: Console | N
                 record=record or None,
                 seed=args.seed,
                 every=every,
-                stream=None if stream >= job.total else stream,
+                stream=None if at_once else stream,
                 pad_to=len(job.ids) + padding,
                 backend=args.backend,
-                listener=display,
+                listener=None if at_once else display,
             )
             tokens, committed_at = np.asarray(gen.tokens), np.asarray(gen.committed_at)  # waits
         kept = {name: value for name, value in (gen.record or {}).items() if name != live.LIVE}

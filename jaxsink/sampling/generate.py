@@ -78,6 +78,8 @@ class RunOptions:
         check_every(self.every)
         if self.stream is not None and (self.stream < 1 or self.stream % self.every):
             raise JaxsinkError(f"stream must be a multiple of every ({self.every}), and is {self.stream}.")
+        if self.listener is not None and self.stream is None:
+            raise JaxsinkError("a listener is called after every `stream` steps; give stream=1 or more.")
         if self.pad_to is not None and self.pad_to < 1:
             raise JaxsinkError(f"pad_to must be 1 or more, and is {self.pad_to}.")
 
@@ -125,7 +127,7 @@ def generate(
                how likely they were under the intervention
     edit_logits  traceable f(step, logits f32[B,W,V], position i32[B,W]) -> logits, before the sampler decides (diffusion)
     edit_tokens  traceable f(step, tokens i32[B,S]) -> tokens, before the first step (step = -1) and after each (diffusion)
-    listener   called on the host after every `stream` steps (never without `stream`), for live displays: f(steps done,
+    listener   called on the host after every `stream` steps, for live displays: f(steps done,
                tokens, committed_at), or f(…, record) for the record of these steps too
     devices    deal the sequences out over these devices by pmap, each with a copy of the weights; a model that was loaded
                onto a mesh uses that instead. Neither changes the results, and batches need not divide.

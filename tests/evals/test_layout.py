@@ -81,7 +81,7 @@ def programs(monkeypatch) -> list[Ran]:
     """The batches that are run from here on; nothing is computed, the answers are empty."""
     seen: list[Ran] = []
 
-    def run(program: Program, tokens: Any, inputs: Any, stream: Any, listener: Any) -> Any:
+    def run(program: Program, tokens: Any, inputs: Any, stream: Any, listener: Any, count: int) -> Any:
         spec, policy = program.spec, np.asarray(inputs.policy)
         assert tokens.shape[0] % len(program.devices or (None,)) == 0
         seen.append(Ran(tokens.shape, spec.prompt_length, spec.total_steps, program.sampler, policy.tolist()))

@@ -230,6 +230,11 @@ def test_every_and_stream_change_nothing() -> None:
         assert (at < done).all()
 
 
+def test_a_listener_that_would_never_be_called_is_refused() -> None:
+    with pytest.raises(JaxsinkError, match="a listener is called after every `stream` steps"):
+        jaxsink.generate(model_of("llada"), ROWS, LLaDASampler(8, 8, 8), listener=lambda *_: None)
+
+
 def test_a_listener_that_asks_gets_the_record_of_its_steps() -> None:
     chunks = []
 
