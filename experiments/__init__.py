@@ -27,3 +27,13 @@ BEYOND = (
     "beyond_extra_sink",
 )
 ORDER = PAPER + BEYOND
+DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
+QUICK, FULL = (200, 30), (500, 50)  # problems per condition, generations recorded
+
+
+def short(module: str) -> str:
+    """fig7_trajectories -> fig7, beyond_dose -> dose."""
+    return module.split("_")[1 if module.startswith("beyond_") else 0]
+
+
+SHORT = {short(module): module for module in ORDER}

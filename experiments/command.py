@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from jaxsink_experiments import BEYOND, ORDER, PAPER
+from jaxsink_experiments import BEYOND, DEFAULT_MODELS, FULL, PAPER, QUICK, short
 
 from jaxsink.checkpoints.gcs import local
 from jaxsink.cli.main import add_reading_options, reading_options
-from jaxsink.errors import JaxsinkError
-from jaxsink.runs.progress import stage
 
-DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
-QUICK, FULL = (200, 30), (500, 50)  # problems per condition, generations recorded
-
-
-def short(module: str) -> str:
-    """fig7_trajectories -> fig7, beyond_dose -> dose."""
-    return module.split("_")[1 if module.startswith("beyond_") else 0]
-
-
-SHORT = {short(module): module for module in ORDER}
 EXAMPLES = f"""examples:
   jaxsink study                                    the paper's figures and tables on the built-in models, in minutes
   jaxsink study fig7 table1 --out results          two of them
@@ -66,55 +52,35 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    unknown = [name for name in args.names if name not in SHORT]
-    if unknown:
-        raise JaxsinkError(f"there is no experiment {unknown[0]!r}; there are {', '.join(SHORT)}.")
-    sizes = FULL if args.full else QUICK
-    problems, generations = (
-        usual if given is None else given for usual, given in zip(sizes, (args.problems, args.generations), strict=True)
-    )
-    if problems < 1 or generations < 2 or args.rows < 1:
-        raise JaxsinkError("a study needs at least one problem, two generations and one sequence.")
     folder = local(args.out, "--out")
-    runs = None if args.runs is None else Path(args.runs).expanduser()
-    if runs is not None and not runs.is_dir():
-        raise JaxsinkError(f"--runs: {runs} is not a directory; give the one that holds the training runs.")
 
-    from jaxsink.reporting import read_study, write_page
+    from jaxsink_experiments.conduct import conduct_study
+
     from jaxsink.runs.compile_cache import enable_compilation_cache
     from jaxsink.runs.stopping import stop_on_sigterm
-    from jaxsink.study import Study, subject
-    from jaxsink.study.experiments import experiment_of
-    from jaxsink.study.run import conduct
 
     enable_compilation_cache()
-    mesh = choose_mesh(args.mesh)
-    reading = reading_options(args)
-    subjects = [subject(name, mesh, **reading) for name in dict.fromkeys(args.model or DEFAULT_MODELS)]
-    study = Study(subjects, folder, problems, generations, args.rows, seed=args.seed, runs=runs)
-    wanted = args.names or [short(module) for module in (ORDER if args.full else PAPER)]
-    experiments = [experiment_of(import_module(f"jaxsink_experiments.{SHORT[name]}")) for name in dict.fromkeys(wanted)]
     last_words = f"stopped by SIGTERM; all finished measurements are in {folder}, and the same command continues."
     with stop_on_sigterm(last_words) as is_stopped:
-        findings = conduct(study, experiments, is_stopped)
-    with stage("writing the page"):
-        write_page(read_study(study.folder), study.folder / "report.html")
+        findings, study = conduct_study(
+            args.names,
+            args.model or DEFAULT_MODELS,
+            folder,
+            full=args.full,
+            problems=args.problems,
+            generations=args.generations,
+            rows=args.rows,
+            mesh=args.mesh,
+            runs=args.runs,
+            seed=args.seed,
+            is_stopped=is_stopped,
+            **reading_options(args),
+        )
     if args.json:
         print(json.dumps([{"name": f.name, "verdict": f.verdict, "found": f.found} for f in findings], indent=2))
     else:
         show(findings, study)
     return 0
-
-
-def choose_mesh(text: str | None) -> Any:
-    """The mesh for checkpoints: as given, or all devices along the weights; None for a single device."""
-    import jax
-
-    from jaxsink.parallel.mesh import make_mesh, mesh_from
-
-    if text is not None:
-        return mesh_from(text)
-    return make_mesh() if jax.device_count() > 1 else None
 
 
 def show(findings: list[Any], study: Any) -> None:

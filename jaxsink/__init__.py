@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from jaxsink.checkpoints.load import load, sampler_for, save
     from jaxsink.errors import JaxsinkError
     from jaxsink.evals import statistics as stats
+    from jaxsink.evals.prepare import evaluate
     from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
     from jaxsink.nn.origin import Origin
     from jaxsink.nn.transformer import Model, Output, abstract, forward, init
@@ -47,6 +48,7 @@ _HOME = {
     "ModelConfig": "jaxsink.nn.config",
     "RopeScaling": "jaxsink.nn.config",
     "JaxsinkError": "jaxsink.errors",
+    "evaluate": "jaxsink.evals.prepare",
     "Model": "jaxsink.nn.transformer",
     "Output": "jaxsink.nn.transformer",
     "abstract": "jaxsink.nn.transformer",

@@ -6,22 +6,19 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxsink.checkpoints.gcs import local
 from jaxsink.cli.main import Commands, add_reading_options, reading_options
 from jaxsink.cli.sampler_options import positive
 from jaxsink.errors import JaxsinkError
-from jaxsink.zoo.resolve import NAMES
 
-if TYPE_CHECKING:
-    from jaxsink.evals.settings import EvalSetting
-    from jaxsink.nn.config import ModelConfig
-    from jaxsink.tasks.benchmarks import Example
-    from jaxsink.tasks.exam import Exam
-    from jaxsink.text.tokenizer import Tokenizer
-
+PLAIN_OPTIONS = (
+    *("limit", "subset", "subset_seed", "rank_on", "gold", "seed"),
+    *("rows", "devices", "mesh", "dtype", "allow_code_execution"),
+)
 EXAMPLES = """examples:
   jaxsink evaluate mini-llada task --out runs/llada --limit 200     built-in model and word problems, no data needed
   jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --rows 40 --mesh 8x1
@@ -126,43 +123,36 @@ def add_running_options(how: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = local(args.out, "--out")
-    for option in ("data_dir", "data_file", "train_file"):
-        if getattr(args, option) is not None:
-            local(getattr(args, option), f"--{option.replace('_', '-')}")
-    if args.summary:
-        return show(args, folder, task_or_own_tokenizer(args))
+    files = {name: getattr(args, name) for name in ("data_dir", "data_file", "train_file")}
+    for name, path in files.items():
+        if path is not None:
+            local(path, f"--{name.replace('_', '-')}")
     shard, k = parse_shard(args.shard), parse_counts(args.k)
-    check_leave(args)
 
-    import jax
-
-    from jaxsink.checkpoints.load import load
-    from jaxsink.cli.shared import Found
-    from jaxsink.evals.conditions import conditions
-    from jaxsink.evals.engine import Evaluation, evaluate
-    from jaxsink.planner.here import find_place
-    from jaxsink.planner.workload import exam_workload
+    from jaxsink.evals.prepare import evaluate, sum_up, tokenizer_of
     from jaxsink.runs.compile_cache import enable_compilation_cache
     from jaxsink.runs.stopping import stop_on_sigterm
-    from jaxsink.tasks.exam import gold_exam
 
-    wanted = conditions(k, [name.strip() for name in args.select.split(",") if name.strip()], args.rank_on)
+    if args.summary:
+        return show(sum_up(folder, args.setting, tokenizer_of(args.model, args.setting)), folder, args.json)
     enable_compilation_cache()
-    devices, mesh = choose_place(args)
-    config = Found.at(args.model, **reading_options(args)).config
-    exam = choose_exam(args, config)
-    exam = gold_exam(exam, config) if args.gold else exam
-    dtype = args.dtype or ("float32" if args.model in NAMES else None)  # built-in ones are small
-    count = None if args.no_sinks else args.eps
-    work = exam_workload(exam, config, wanted, count, dtype or stored_dtype(args.model))
-    place = find_place(work, jax.devices() if mesh is None else mesh.devices.flatten(), args.rows, mesh, devices)
-    print(place.describe(work), file=sys.stderr)
-    model = load(args.model, dtype=dtype, mesh=place.mesh, **reading_options(args))
-    job = Evaluation(model, exam, wanted, args.seed, count, place.rows, place.devices, shard)
     last_words = f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues."
     with stop_on_sigterm(last_words) as is_stopped:
-        evaluate(job, folder, is_stopped)
-    return show(args, folder, exam.tokenizer)
+        results = evaluate(
+            args.model,
+            args.setting,
+            folder,
+            is_stopped=is_stopped,
+            say=lambda text: print(text, file=sys.stderr),
+            k=k,
+            select=[name.strip() for name in args.select.split(",") if name.strip()],
+            eps=None if args.no_sinks else args.eps,
+            shard=shard,
+            **{name: getattr(args, name) for name in PLAIN_OPTIONS},
+            **files,
+            **reading_options(args),
+        )
+    return show(results, folder, args.json)
 
 
 def eps(text: str) -> float:
@@ -187,104 +177,10 @@ def parse_counts(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def check_leave(args: argparse.Namespace) -> None:
-    """Before anything is loaded: a setting whose answers are programs needs leave to run them."""
-    from jaxsink.evals.settings import get_setting
-    from jaxsink.tasks.exam import TASK
-
-    if args.setting == TASK or args.allow_code_execution or args.gold:
-        return
-    if get_setting(args.setting).benchmark != "gsm8k":
-        raise JaxsinkError(
-            f"{args.setting} is graded by running programs that the model writes; read in jaxsink/sandbox/runner.py how "
-            "they are confined, then give --allow-code-execution."
-        )
-
-
-def choose_place(args: argparse.Namespace) -> tuple[list[Any] | None, Any]:
-    """(devices for pmap or None, mesh or None), as far as that was asked for; a CPU uses all its devices."""
-    from jaxsink.parallel.mesh import choose_devices, mesh_from
-
-    if args.mesh is not None:
-        return None, mesh_from(args.mesh)
-    devices = choose_devices(args.devices)
-    decided = args.devices is not None or devices[0].platform == "cpu"
-    return (devices if decided and len(devices) > 1 else None), None
-
-
-def choose_exam(args: argparse.Namespace, config: ModelConfig) -> Exam:
-    """The questions that were asked for, ready for the model."""
-    from jaxsink.checkpoints.load import sampler_for
-    from jaxsink.evals.settings import get_setting
-    from jaxsink.tasks import exam
-
-    def chosen(total: int) -> list[int]:
-        return exam.choose(total, args.limit, args.subset, args.subset_seed)
-
-    if args.setting == exam.TASK:
-        return exam.task_exam(config, chosen(max(exam.TASK_QUESTIONS, args.limit or 0)), sampler_for(args.model))
-    setting = get_setting(args.setting)
-    tokenizer = own_tokenizer(args.model)
-    examples, train = benchmark_questions(setting, args.data_file, args.train_file, args.data_dir)
-    asked = [examples[number] for number in chosen(len(examples))]
-    return exam.benchmark_exam(setting, asked, tokenizer, config, train, args.allow_code_execution)
-
-
-def benchmark_questions(
-    setting: EvalSetting, data_file: str | None, train_file: str | None, data_dir: str | None = None
-) -> tuple[list[Example], list[Example]]:
-    """(test questions, training questions if the setting shows some)."""
-    from jaxsink.tasks.benchmarks import load_benchmark
-
-    examples = load_benchmark(setting.benchmark, "test", data_file, data_dir)
-    shown = setting.shots.total > 0
-    return examples, load_benchmark(setting.benchmark, "train", train_file, data_dir) if shown else []
-
-
-def stored_dtype(model: str) -> str:
-    """Of a checkpoint's weights."""
-    from jaxsink.checkpoints.load import describe_foreign
-    from jaxsink.checkpoints.storage import MANIFEST, Reader
-    from jaxsink.zoo.resolve import resolve
-
-    path = resolve(model)
-    return Reader(path).dtype if (path / MANIFEST).is_file() else describe_foreign(path)[1] or "float32"
-
-
-def own_tokenizer(model: str) -> Tokenizer:
-    from jaxsink.text.tokenizer import Tokenizer
-
-    return Tokenizer.load(model)
-
-
-def task_or_own_tokenizer(args: argparse.Namespace) -> Tokenizer:
-    """For a summary, which needs the names of tokens but no weights."""
-    from jaxsink.evals.settings import get_setting
-    from jaxsink.tasks.exam import TASK
-
-    if args.setting != TASK:
-        get_setting(args.setting)
-        return own_tokenizer(args.model)
-    from jaxsink.tasks.vocabulary import tokenizer
-
-    return tokenizer()
-
-
-def show(args: argparse.Namespace, folder: Path, tokenizer: Tokenizer) -> int:
-    """Sum up, and print it."""
+def show(results: Mapping[str, Any], folder: Path, as_json: bool) -> int:
     from jaxsink.cli.tables import print_run
-    from jaxsink.evals.results import KIND
-    from jaxsink.evals.summary import summarise
-    from jaxsink.evals.tables import write_tables
-    from jaxsink.runs.run import read_manifest
 
-    name = read_manifest(folder, KIND)["exam"]["name"]
-    if name != args.setting:
-        raise JaxsinkError(f"{folder} holds an evaluation of {name}, not of {args.setting}; name that setting.")
-    results = summarise(folder, tokenizer.token)
-    if not results["gold"]:
-        write_tables(folder, [results])
-    if args.json:
+    if as_json:
         print(json.dumps(results, indent=2))
     else:
         print_run(results, folder)

@@ -203,7 +203,7 @@ def count_prompts(args: argparse.Namespace, settings: list[EvalSetting], config:
         return None
     if len(settings) > 1:
         raise JaxsinkError(f"--data-file is of one benchmark; name one of {', '.join(s.name for s in settings)}.")
-    from jaxsink.cli.evaluate import benchmark_questions
+    from jaxsink.evals.prepare import benchmark_questions
     from jaxsink.text.tokenizer import Tokenizer
 
     examples, train = benchmark_questions(settings[0], args.data_file, args.train_file)

@@ -21,6 +21,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.evals import engine
 from jaxsink.evals.conditions import PLAIN, Condition, Named, comparisons, conditions, hide, programs
 from jaxsink.evals.engine import Evaluation, batches, evaluate
+from jaxsink.evals.prepare import Options
 from jaxsink.evals.results import read_results
 from jaxsink.evals.settings import get_setting
 from jaxsink.evals.statistics import mcnemar, wilson
@@ -420,13 +421,33 @@ def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
     }
     with pytest.raises(JaxsinkError, match="seed is 0, not 1"):
         command(*words, "--seed", "1")
-    with pytest.raises(JaxsinkError, match=r"another ε for sinks \(3\.0, not 0\.5\)"):
+    with pytest.raises(JaxsinkError, match=r"eps is 3\.0, not 0\.5"):
         command(*words, "--eps", "0.5")
-    with pytest.raises(JaxsinkError, match=r"another model .*differs"):
+    with pytest.raises(JaxsinkError, match=r"model (fingerprint differs|dtype is float32, not bfloat16)"):
         command(*words, "--dtype", "bfloat16")
     for wrong in ("-1", "inf", "nan", "x"):
         with pytest.raises(SystemExit):
             command(*words, "--eps", wrong)
+
+
+def test_the_function_is_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("JAXSINK_COMPILE_CACHE", "off")
+    model, said = str(tmp_path / "model"), []
+    jaxsink.save(random_model("mini-llada"), model)
+    mine = jaxsink.evaluate(model, "task", tmp_path / "mine", limit=2, k=(0, 1), select=("top",), say=said.append)
+    assert (
+        command(
+            model, "task", "--out", str(tmp_path / "theirs"), "--limit", "2", "--k", "0,1", "--select", "top", "--json"
+        )
+        == 0
+    )
+    assert without_speed(json.loads(capsys.readouterr().out)) == without_speed(mine) and len(said) == 1
+    names = {field.name for field in fields(Options)}
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    args = vars(parser.parse_args(["evaluate", "m", "task", "--out", "o"]))
+    cli_only = {"model", "setting", "out", "run", "no_sinks", "summary", "json"}
+    assert {"ignore_settings" if name == "ignore_setting" else name for name in args} - cli_only == names
 
 
 @pytest.mark.parametrize(

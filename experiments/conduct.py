@@ -1,0 +1,68 @@
+"""A study by names, as the command line has them.
+
+findings, study = conduct_study(["fig7", "table1"], ["mini-llada"], "results", problems=50)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import jax
+from jaxsink_experiments import DEFAULT_MODELS, FULL, ORDER, PAPER, QUICK, SHORT, short
+
+from jaxsink.errors import JaxsinkError
+from jaxsink.parallel.mesh import make_mesh, mesh_from
+from jaxsink.reporting import read_study, write_page
+from jaxsink.runs.progress import stage
+from jaxsink.runs.stopping import IsStopped, never
+from jaxsink.study import Experiment, Finding, Study, subject
+from jaxsink.study.experiments import experiment_of
+from jaxsink.study.run import conduct
+
+
+def conduct_study(
+    names: Sequence[str] = (),
+    models: Sequence[str] = DEFAULT_MODELS,
+    out: str | os.PathLike[str] = "jaxsink-study",
+    *,
+    full: bool = False,
+    problems: int | None = None,
+    generations: int | None = None,
+    rows: int = 200,
+    mesh: str | None = None,
+    runs: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    mask_id: int | None = None,
+    ignore_settings: Sequence[str] = (),
+    is_stopped: IsStopped = never,
+) -> tuple[list[Finding], Study]:
+    """Run experiments on models, go on with what is in `out`, and write its page. Names are those of `jaxsink study --help`."""
+    experiments = choose_experiments(names, full)
+    problems, generations = (
+        usual if given is None else given
+        for usual, given in zip(FULL if full else QUICK, (problems, generations), strict=True)
+    )
+    if problems < 1 or generations < 2 or rows < 1:
+        raise JaxsinkError("a study needs at least one problem, two generations and one sequence.")
+    training = None if runs is None else Path(runs).expanduser()
+    if training is not None and not training.is_dir():
+        raise JaxsinkError(f"--runs: {training} is not a directory; give the one that holds the training runs.")
+    devices = mesh_from(mesh) if mesh is not None else make_mesh() if jax.device_count() > 1 else None
+    subjects = [subject(name, devices, mask_id, ignore_settings) for name in dict.fromkeys(models)]
+    study = Study(subjects, Path(out), problems, generations, rows, seed=seed, runs=training)
+    findings = conduct(study, experiments, is_stopped)
+    with stage("writing the page"):
+        write_page(read_study(study.folder), study.folder / "report.html")
+    return findings, study
+
+
+def choose_experiments(names: Sequence[str], full: bool = False) -> list[Experiment]:
+    """Those named; else the paper's, or all."""
+    unknown = [name for name in names if name not in SHORT]
+    if unknown:
+        raise JaxsinkError(f"there is no experiment {unknown[0]!r}; there are {', '.join(SHORT)}.")
+    wanted = names or [short(module) for module in (ORDER if full else PAPER)]
+    return [experiment_of(import_module(f"jaxsink_experiments.{SHORT[name]}")) for name in dict.fromkeys(wanted)]

@@ -1,0 +1,177 @@
+"""An evaluation by names, as the command line has them: `jaxsink.evaluate`.
+
+jaxsink.evaluate("mini-llada", "task", "runs/llada", limit=200, k=(0, 1), select=("top", "random"))
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from jaxsink.checkpoints.load import describe, describe_foreign, load, sampler_for
+from jaxsink.checkpoints.storage import MANIFEST, Reader
+from jaxsink.errors import JaxsinkError
+from jaxsink.evals import engine
+from jaxsink.evals.conditions import RankOn, conditions
+from jaxsink.evals.engine import Evaluation
+from jaxsink.evals.results import KIND
+from jaxsink.evals.settings import EvalSetting, get_setting
+from jaxsink.evals.summary import summarise
+from jaxsink.evals.tables import write_tables
+from jaxsink.nn.config import ModelConfig
+from jaxsink.parallel.mesh import choose_devices, mesh_from
+from jaxsink.planner.here import find_place
+from jaxsink.planner.workload import exam_workload
+from jaxsink.runs.run import read_manifest
+from jaxsink.runs.stopping import IsStopped, never
+from jaxsink.tasks.benchmarks import Example, load_benchmark
+from jaxsink.tasks.exam import TASK, TASK_QUESTIONS, Exam, benchmark_exam, choose, gold_exam, task_exam
+from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
+from jaxsink.text.tokenizer import Tokenizer
+from jaxsink.zoo.resolve import NAMES, resolve
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may be chosen of an evaluation; `jaxsink evaluate --help` says what each means, by the same names."""
+
+    data_file: PathLike | None = None
+    train_file: PathLike | None = None
+    data_dir: PathLike | None = None
+    limit: int | None = None
+    subset: int | None = None
+    subset_seed: int = 0
+    k: Sequence[int] = (0, 1, 5, 10)
+    select: Sequence[str] = ("top", "random", "bottom")
+    rank_on: RankOn = "masked"
+    gold: bool = False
+    eps: float | None = 3.0
+    seed: int = 0
+    rows: int | None = None
+    devices: int | None = None
+    mesh: str | None = None
+    dtype: str | None = None
+    shard: tuple[int, int] = (1, 1)
+    allow_code_execution: bool = False
+    mask_id: int | None = None
+    ignore_settings: Sequence[str] = ()
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        return {"mask_id": self.mask_id, "ignore_settings": self.ignore_settings}
+
+
+def evaluate(
+    model: str,
+    setting: str,
+    out: PathLike,
+    *,
+    is_stopped: IsStopped = never,
+    say: Callable[[str], object] = lambda text: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Ask a model the questions of a setting under all conditions, and sum up; goes on with what is in `out`.
+
+    model      a built-in name, a checkpoint or a hub id
+    setting    a name such as "llada-8b-instruct/gsm8k/study", or "task" for the built-in word problems
+    say        is told what is about to run
+    options    see `Options`
+    """
+    chosen = Options(**options)
+    job = prepare(model, setting, chosen, say)
+    engine.evaluate(job, Path(out), is_stopped)
+    return sum_up(Path(out), setting, job.exam.tokenizer)
+
+
+def prepare(model: str, setting: str, options: Options, say: Callable[[str], object]) -> Evaluation:
+    """Everything that can go wrong goes wrong before the weights are read."""
+    check_leave(setting, options)
+    wanted = conditions(options.k, options.select, options.rank_on)
+    devices, mesh = choose_place(options.mesh, options.devices)
+    config = describe(model, **options.reading)[0]
+    exam = choose_exam(model, setting, config, options)
+    exam = gold_exam(exam, config) if options.gold else exam
+    dtype = options.dtype or ("float32" if model in NAMES else None)  # built-in ones are small
+    work = exam_workload(exam, config, wanted, options.eps, dtype or stored_dtype(model))
+    found = jax.devices() if mesh is None else list(mesh.devices.flatten())
+    place = find_place(work, found, options.rows, mesh, devices)
+    say(place.describe(work))
+    loaded = load(model, dtype=dtype, mesh=place.mesh, **options.reading)
+    return Evaluation(loaded, exam, wanted, options.seed, options.eps, place.rows, place.devices, options.shard)
+
+
+def sum_up(out: Path, setting: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The results so far; results.json and the tables are written anew."""
+    name = read_manifest(out, KIND)["exam"]["name"]
+    if name != setting:
+        raise JaxsinkError(f"{out} holds an evaluation of {name}, not of {setting}; name that setting.")
+    results = summarise(out, tokenizer.token)
+    if not results["gold"]:
+        write_tables(out, [results])
+    return results
+
+
+def check_leave(setting: str, options: Options) -> None:
+    """A setting whose answers are programs needs leave to run them."""
+    if setting == TASK or options.allow_code_execution or options.gold:
+        return
+    if get_setting(setting).benchmark != "gsm8k":
+        raise JaxsinkError(
+            f"{setting} is graded by running programs that the model writes; read in jaxsink/sandbox/runner.py how "
+            "they are confined, then give --allow-code-execution."
+        )
+
+
+def choose_place(mesh: str | None, count: int | None) -> tuple[Sequence[Any] | None, Mesh | None]:
+    """(devices for pmap or None, mesh or None), as far as that was asked for; a CPU uses all its devices."""
+    if mesh is not None:
+        return None, mesh_from(mesh)
+    devices = choose_devices(count)
+    decided = count is not None or devices[0].platform == "cpu"
+    return (devices if decided and len(devices) > 1 else None), None
+
+
+def choose_exam(model: str, setting: str, config: ModelConfig, options: Options) -> Exam:
+    """The questions that were asked for, ready for the model."""
+
+    def chosen(total: int) -> list[int]:
+        return choose(total, options.limit, options.subset, options.subset_seed)
+
+    if setting == TASK:
+        return task_exam(config, chosen(max(TASK_QUESTIONS, options.limit or 0)), sampler_for(model))
+    known = get_setting(setting)
+    tokenizer = Tokenizer.load(model)
+    examples, train = benchmark_questions(known, options.data_file, options.train_file, options.data_dir)
+    asked = [examples[number] for number in chosen(len(examples))]
+    return benchmark_exam(known, asked, tokenizer, config, train, options.allow_code_execution)
+
+
+def benchmark_questions(
+    setting: EvalSetting, data_file: PathLike | None, train_file: PathLike | None, data_dir: PathLike | None = None
+) -> tuple[list[Example], list[Example]]:
+    """(test questions, training questions if the setting shows some)."""
+    examples = load_benchmark(setting.benchmark, "test", data_file, data_dir)
+    shown = setting.shots.total > 0
+    return examples, load_benchmark(setting.benchmark, "train", train_file, data_dir) if shown else []
+
+
+def tokenizer_of(model: str, setting: str) -> Tokenizer:
+    """For a summary, which needs the names of tokens but no weights."""
+    if setting == TASK:
+        return task_tokenizer()
+    get_setting(setting)
+    return Tokenizer.load(model)
+
+
+def stored_dtype(model: str) -> str:
+    """Of a checkpoint's weights."""
+    path = resolve(model)
+    return Reader(path).dtype if (path / MANIFEST).is_file() else describe_foreign(path)[1] or "float32"
