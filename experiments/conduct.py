@@ -39,7 +39,7 @@ def conduct_study(
     ignore_settings: Sequence[str] = (),
     is_stopped: IsStopped = never,
 ) -> tuple[list[Finding], Study]:
-    """Run experiments on models, go on with what is in `out`, and write its page. Names are those of `jaxsink study --help`."""
+    """Run experiments on models, go on with what is in `out`, and write its page; names as in `jaxsink study --help`."""
     experiments = choose_experiments(names, full)
     problems, generations = (
         usual if given is None else given
