@@ -19,7 +19,7 @@ from jaxsink.recording.recorders import Recorder, Tap, received
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.generation import Generation
 from jaxsink.sinks.rules import Threshold
-from jaxsink.sinks.tokens import NOT_THERE, Rates, canvases
+from jaxsink.sinks.tokens import Rates, canvases, positions_that_count
 
 SHOWN = 5  # tokens of Table 2
 
@@ -70,10 +70,9 @@ class SinkCounter:
         tokens: by token id. places: at how many (step, position) pairs each id occurs.
         """
         one = slice(number, number + 1)
-        canvas = canvases(self.tokens[one], self.committed_at[one], self.recorded_steps, self.mask_id)
-        canvas = np.asarray(canvas)[:, 0]  # [T,S]
-        taken = self.recorded_steps < self.steps[number]
-        counted = (canvas != NOT_THERE) & self.mask[number] & taken[:, None]
+        canvas = np.asarray(canvases(self.tokens[one], self.committed_at[one], self.recorded_steps, self.mask_id))
+        counted = positions_that_count(canvas, self.mask[one], self.steps[one], self.recorded_steps)[:, 0]  # [T,S]
+        canvas, taken = canvas[:, 0], self.recorded_steps < self.steps[number]
         found = np.where(counted[:, None], self.heads[:, :, number], 0).astype(np.int64)  # [T,L,S]
         by_place = found.sum(axis=1)
         return {

@@ -18,6 +18,7 @@ from jaxtyping import Float32, Int
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import KINDS
 from jaxsink.nn.recorder import SeesKeys
+from jaxsink.recording.margin import margin
 
 Received = Float32[Array, "B H S"]
 
@@ -47,10 +48,8 @@ class sink_counts:  # noqa: N801
 
     def __call__(self, value: Received, tap: SeesKeys) -> Int[Array, "B H N"]:
         mask = tap.mask[:, None, :]
-        count = mask.sum(axis=-1, keepdims=True)
-        total = jnp.where(mask, value, 0.0).sum(axis=-1, keepdims=True)
-        above = value - (total - value) / jnp.maximum(count - 1, 1)
-        return ((above[..., None] > jnp.array(self.eps, jnp.float32)) & mask[..., None]).sum(axis=2)
+        above = margin(value, mask)[..., None] > jnp.array(self.eps, jnp.float32)
+        return (above & mask[..., None]).sum(axis=2)
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,7 @@ class sink_share:  # noqa: N801
         count = mask.sum(axis=-1, keepdims=True)
         total = jnp.where(mask, value, 0.0).sum(axis=-1, keepdims=True)
         score = value * count / jnp.maximum(total, 1e-30)  # a single query, of an autoregressive model, gives out 1
-        above = score - (count - score) / jnp.maximum(count - 1, 1)
-        return ((above > self.eps) & mask).mean(axis=1)
+        return ((margin(score, mask) > self.eps) & mask).mean(axis=1)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.mesh import Device
 from jaxsink.parallel.pmap import pmap_batch
+from jaxsink.recording.margin import margin
 
 
 class Rule:
@@ -175,14 +176,6 @@ def _sweep(
     count = jnp.maximum(real.sum(axis=-1, keepdims=True), 1)
     above = margin(scores / count if scale == "mean" else scores, real)
     return ((above[..., None] <= eps) & real[..., None]).sum(axis=-2) / count
-
-
-def margin(scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Float[Array, "*axes S"]:
-    """Each score minus the mean of the others; a token that is alone has margin -inf."""
-    count = real.sum(axis=-1, keepdims=True)
-    total = jnp.where(real, scores, 0.0).sum(axis=-1, keepdims=True)
-    others = (total - scores) / jnp.maximum(count - 1, 1)
-    return jnp.where(count > 1, scores - others, -jnp.inf)
 
 
 def largest(

@@ -189,6 +189,20 @@ class Frequency:
         return replace(self, **{n: None if v is None else v + vars(other)[n] for n, v in vars(self).items()})
 
 
+def positions_that_count(
+    canvas: Int[np.ndarray, "T B S"],
+    mask: Shaped[np.ndarray, "B S"],
+    steps: Int[np.ndarray, " B"] | None = None,
+    recorded_steps: Int[np.ndarray, " T"] | None = None,
+) -> Bool[np.ndarray, "T B S"]:
+    """Real tokens that exist, at the steps that their sequence took."""
+    counted = (canvas != NOT_THERE) & mask.astype(bool)
+    if steps is not None:
+        recorded = np.arange(len(canvas)) if recorded_steps is None else recorded_steps
+        counted &= (recorded[:, None] < steps)[:, :, None]
+    return counted
+
+
 def frequency(
     sinks: Bool[ArrayLike, "T L B H S"],
     canvas: Int[ArrayLike, "T B S"],
@@ -213,10 +227,11 @@ def frequency(
         raise JaxsinkError(f"sinks must be [steps, layers, batch, heads, sequence], not of shape {shape}.")
     count, _, batch, _, length = shape
     canvas = _fitting("canvas", canvas, (count, batch, length))
-    counted = (canvas != NOT_THERE) & _fitting("mask", mask, (batch, length)).astype(bool)
+    if recorded_steps is not None:
+        recorded_steps = _fitting("recorded_steps", recorded_steps, (count,))
     if steps is not None:
-        recorded = np.arange(count) if recorded_steps is None else _fitting("recorded_steps", recorded_steps, (count,))
-        counted &= (recorded[:, None] < _fitting("steps", steps, (batch,)))[:, :, None]
+        steps = _fitting("steps", steps, (batch,))
+    counted = positions_that_count(canvas, _fitting("mask", mask, (batch, length)), steps, recorded_steps)
     tokens = canvas[counted]
     wrong = tokens[(tokens < 0) | (tokens >= vocab)]
     if wrong.size:
