@@ -20,9 +20,9 @@ def settings(subject: Subject) -> Mapping[str, Recorded]:
     """The subject's own sampler, and others that differ from it in one setting."""
     sampler: Any = subject.sampler
     changed: dict[str, dict[str, Any]] = {RECORDED: {}, "temperature 0.7": {"temperature": 0.7}}
-    if hasattr(sampler, "steps"):
+    if "steps" in sampler.settings():
         changed["half the steps"] = {"steps": sampler.steps // 2}
-    if hasattr(sampler, "block_length"):
+    if "block_length" in sampler.settings():
         changed["one block"] = {"block_length": sampler.gen_length}
         changed["blocks half as long"] = {"block_length": sampler.block_length // 2}
     return {label: Recorded(tuple(changes.items())) for label, changes in changed.items()}

@@ -43,7 +43,7 @@ def unmasking_order(measured: Sequence[Measured], study: Study) -> Outcome:
     words, held = [], []
     for axis, one in zip(axes[0], measured, strict=True):
         response = one.gallery.committed_at[:, one.gallery.prompt_length :]
-        block = getattr(one.subject.sampler, "block_length", None)
+        block = vars(one.subject.sampler).get("block_length")
         draw(axis, response[0], block)
         axis.set_title(one.subject.name)
         found = bootstrap(np.array([rank_correlation(sequence) for sequence in response]))

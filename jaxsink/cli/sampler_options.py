@@ -103,8 +103,9 @@ def make_sampler(args: argparse.Namespace, config: ModelConfig, base: Sampler | 
     if "block" in known:
         sampler = with_blocks(args, sampler)
     sampler = sampler.with_settings({known[key]: value for key, value in given.items()})
-    temperature, *filters = (getattr(sampler, name, None) for name in ("temperature", "top_p", "top_k"))
-    if sampler.is_autoregressive and not temperature and any(value is not None for value in filters):
+    chosen = vars(sampler)
+    filters = [chosen[name] for name in ("top_p", "top_k") if chosen.get(name) is not None]
+    if sampler.is_autoregressive and filters and not chosen.get("temperature"):
         raise JaxsinkError("--top-p and --top-k choose among tokens to draw from, and need a --temperature above 0.")
     sampler.check(config)
     return sampler
