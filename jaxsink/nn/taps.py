@@ -6,6 +6,7 @@ tap are those that the model works with, never copies made for the recorder.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, TypeVar
 
@@ -21,6 +22,13 @@ from jaxsink.nn.recorder import Recorder, TapName
 
 OfTap = TypeVar("OfTap", bound="LayerTap")
 Record = dict[int, PyTree[Array]]  # what the recorders of a layer read, by their number in `LayerContext.recorders`
+
+RENAMED = {
+    "rows": "query_mask",
+    "row_index": "query_position",
+    "query_index": "query_position",
+    "row_kind": "query_kind",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,6 +75,13 @@ class LayerTap:
     def query_kind(self) -> Int[Array, "B Q"]:
         """MASKED, UNMASKED or PROMPT."""
         return self.context.queries.kind
+
+    def __getattr__(self, name: str) -> Array:
+        """Names of the first version."""
+        if name not in RENAMED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        warnings.warn(f"{name} is called {RENAMED[name]} now.", DeprecationWarning, stacklevel=2)
+        return getattr(self, RENAMED[name])
 
     def first_keys(self: OfTap, length: int) -> OfTap:
         """The same with the first `length` keys only."""

@@ -141,3 +141,17 @@ def test_equal_recorders_compile_once(llada) -> None:
     before = _forward.cache_size()
     jaxsink.forward(llada.model, tokens, record={"m": record.maps(heads=[1]), "r": record.received()})
     assert _forward.cache_size() == before
+
+
+def test_names_of_the_first_version_still_work_and_warn() -> None:
+    def of_queries(tap: record.Tap) -> dict[str, jnp.ndarray]:
+        with pytest.warns(DeprecationWarning, match="is called query_"):
+            old = {"mask": tap.rows, "position": tap.row_index, "same": tap.query_index, "kind": tap.row_kind}
+        assert old["mask"] is tap.query_mask and old["kind"] is tap.query_kind
+        assert old["position"] is old["same"] is tap.query_position
+        with pytest.raises(AttributeError, match="no attribute 'row'"):
+            _ = tap.row
+        return {"mask": old["mask"]}
+
+    model = lively(FAMILIES["llada"])
+    assert jaxsink.forward(model, np.array([[1, 2, 3]]), record=of_queries).record["mask"].all()
