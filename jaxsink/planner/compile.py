@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
 from jaxsink.errors import JaxsinkError
@@ -83,7 +86,7 @@ class Compiler:
         """The whole run in one program. A batch is filled up to a multiple of the data axis, as `generate` does."""
         mesh = self.mesh(data, model)
         begun = time.perf_counter()
-        with jax.set_mesh(mesh):
+        with jax.set_mesh(mesh), without_compilation_cache():
             lowered = lower(job, mesh)
             try:
                 compiled = lowered.compile()
@@ -105,6 +108,22 @@ class Compiler:
         )
         seconds = time.perf_counter() - begun
         return Compiled(job, self.topology, (data, model), memory.total, seconds, memory, compiled.as_text())
+
+
+@contextmanager
+def without_compilation_cache() -> Iterator[None]:
+    """Programs for devices that are not here can be written to JAX's cache, but not read again."""
+    folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if folder is None:
+        yield
+        return
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        compilation_cache.reset_cache()
 
 
 def lower(job: Job, mesh: Mesh) -> jax.stages.Lowered:

@@ -8,6 +8,7 @@ import sys
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from support.configs import FAMILIES
 
 import jaxsink
@@ -24,6 +25,7 @@ from jaxsink.recording.recorders import received
 from jaxsink.recording.reductions import top
 from jaxsink.sampling import execution
 
+CACHE = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 needs_compiler = pytest.mark.skipif(not has_compiler(), reason="needs libtpu (extra `tpu`)")
 
 
@@ -86,6 +88,26 @@ def test_on_a_tpu_heads_are_told_apart_before_the_loop_over_layers(family, sampl
     text = lower(job, Compiler(parse_topology("v5e:2x2")).mesh(1, 4)).as_text()
     stacked = f"{config.layers}x{config.heads}x{config.head_dim}x{config.width}xbf16"
     assert stacked in text
+
+
+@needs_compiler
+def test_jaxs_cache_of_programs_is_left_alone(planning, tmp_path):
+    """It keeps what is compiled for a slice, and fails to read it again."""
+    before = {name: getattr(jax.config, name) for name in CACHE}
+    for name, value in zip(CACHE, (str(tmp_path), 0.0), strict=True):
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    try:
+        compiler = Compiler(parse_topology("v5e:1x1"))
+        job = Job(FAMILIES["llada"], jaxsink.LLaDASampler(8, 8, 4), batch=2, prompt=4)
+        for _ in range(2):
+            jax.clear_caches()
+            assert compiler.compile(job, 1, 1).fits
+        assert not list(tmp_path.iterdir()) and jax.config.jax_compilation_cache_dir == str(tmp_path)
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
 
 
 @needs_compiler
