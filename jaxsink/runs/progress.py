@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FRAME = 0.1  # seconds between two beats
 
 _reporter: Reporter | None = None  # of this process, while something reports
+_share: Share | None = None  # the part under way, which an inner `progress` shares out
 
 
 @dataclass(frozen=True)
@@ -110,24 +111,58 @@ def stage(
         reporter.remove(task.number)
 
 
+@dataclass(frozen=True)
+class Share:
+    """A stretch of a task: what it is of, where it begins, and how long it is."""
+
+    task: Task
+    what: str
+    first: float
+    size: float
+
+
 @contextmanager
 def progress(costs: Sequence[int]) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
     """(call before each part with its description, call after it).
 
-    costs: of the parts in turn, in any unit; the time left goes by them, because parts differ.
+    costs: of the parts in turn, in any unit; the time left goes by them, because parts differ. Inside a part of another
+    `progress`, the parts share out that one, so that its time left goes on.
     """
-    with reporting(), stage("preparing", total=sum(costs) or None) as task:
-        done, left = 0, iter(costs)
+    if _share is not None:
+        with _sharing_out(_share, costs) as told:
+            yield told
+        return
+    with (
+        reporting(),
+        stage("preparing", total=sum(costs) or None) as task,
+        _sharing_out(Share(task, "", 0, sum(costs)), costs) as told,
+    ):
+        yield told
 
-        def begin(what: str) -> None:
-            task.update(what=what)
 
-        def end() -> None:
-            nonlocal done
-            done += next(left)
-            task.update(done)
+@contextmanager
+def _sharing_out(whole: Share, costs: Sequence[int]) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
+    global _share
+    outer, left = _share, iter(costs)
+    scale, done = whole.size / (sum(costs) or 1), 0.0
 
+    def begin(what: str) -> None:
+        global _share
+        text = f"{whole.what}: {what}" if whole.what else what
+        whole.task.update(what=text)
+        _share = Share(whole.task, text, whole.first + done, scale * next(left))
+
+    def end() -> None:
+        global _share
+        nonlocal done
+        assert _share is not None
+        done, _share = done + _share.size, outer
+        whole.task.update(whole.first + done)
+
+    try:
         yield begin, end
+    finally:
+        _share = outer
 
 
 @contextmanager

@@ -118,6 +118,27 @@ def test_parts_that_differ_give_the_time_left_by_their_costs(plain, monkeypatch)
         assert plain.after(5) == "[   10 s, about 30 s left] the second\n"  # 10 s for a quarter
 
 
+def test_parts_inside_a_part_move_its_time_left(plain: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts of 10 and 30; the second is shared out in three and one: after three of them 10 + 22.5 of 40 are done."""
+    monkeypatch.setattr(progress, "_reporter", plain.reporter)
+    with progress.progress([10, 30]) as (begin, end):
+        begin("one")
+        plain.now += 10
+        end()
+        begin("two")
+        with progress.progress([3, 1]) as (begin_inner, end_inner):
+            begin_inner("first")
+            plain.now += 22.5
+            end_inner()
+            begin_inner("second")
+            line = plain.after(EVERY)
+        assert "two: second" in line and (row := plain.reporter.rows.tasks[-1]).completed == 32.5 and row.total == 40
+        assert len(plain.reporter.rows.tasks) == 1 and re.search(r"about \d+ s left", line)
+        end()
+        assert plain.reporter.rows.tasks[-1].completed == 40
+    assert progress._share is None
+
+
 def test_bytes_are_counted_anew_for_each_pass(plain, monkeypatch):
     monkeypatch.setattr(progress, "_reporter", plain.reporter)
     with bytes_progress() as tell:
