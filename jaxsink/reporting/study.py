@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.reporting.runs import Run, read_run
-from jaxsink.study.finding import Finding, Table, Verdict
+from jaxsink.study.finding import Claim, Finding, Table, Verdict
 
 VERDICTS: tuple[str, ...] = get_args(Verdict)
-TEXTS = ("title", "question", "paper", "statistic", "null", "found")
+TEXTS = (*(part.name for part in fields(Claim) if part.name != "name"), "found")
 EPS = 3.0  # the paper's
 KINDS = ("fig", "table")  # the paper's own come first
 

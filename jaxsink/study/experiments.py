@@ -14,14 +14,14 @@ def histogram(measured: Sequence[Measured], study: Study) -> Outcome: ...
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from jaxsink.evals.conditions import Condition
-from jaxsink.study.finding import Finding, Table, Verdict
+from jaxsink.study.finding import Claim, Finding, Table, Verdict
 from jaxsink.study.gallery import Gallery
 from jaxsink.study.measure import Measurement, Recorded, Scored, Scores, Study
 from jaxsink.study.subject import Subject
@@ -70,22 +70,15 @@ def usual_generations(subject: Subject) -> Mapping[str, Recorded]:
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """What is asked, of whom, by which measurements, and the function that answers.
+class Experiment(Claim):
+    """A claim, of whom it is tested, by which measurements, and the function that answers.
 
-    statistic, null  what the verdict rests on, and what it is held against
-    subjects         whose measurements are taken
-    record           generations of a subject, by name
-    score            conditions under which a subject answers the problems
-    missing          what is said where there is no such subject
+    subjects   whose measurements are taken
+    record     generations of a subject, by name
+    score      conditions under which a subject answers the problems
+    missing    what is said where there is no such subject
     """
 
-    name: str
-    title: str
-    question: str
-    paper: str
-    statistic: str
-    null: str
     find: Find
     subjects: Callable[[Study], Sequence[Subject]] = all_subjects
     record: Callable[[Subject], Mapping[str, Recorded]] = usual_generations
@@ -110,12 +103,7 @@ class Experiment:
         if subjects:
             outcome = self.find([self.measured(study, subject) for subject in subjects], study)
         return Finding(
-            name=self.name,
-            title=self.title,
-            question=self.question,
-            paper=self.paper,
-            statistic=self.statistic,
-            null=self.null,
+            **{part.name: getattr(self, part.name) for part in fields(Claim)},
             found=outcome.found,
             verdict=outcome.verdict,
             figures=[] if outcome.figure is None else [study.figure(self.name, outcome.figure)],

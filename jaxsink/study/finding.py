@@ -33,8 +33,8 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What an experiment says, with all that a reader needs to judge it; `figures` are names of SVG files."""
+class Claim:
+    """What is asked, what the paper says, the statistic that a verdict rests on, and what it is held against."""
 
     name: str
     title: str
@@ -42,6 +42,12 @@ class Finding:
     paper: str
     statistic: str
     null: str
+
+
+@dataclass(frozen=True)
+class Finding(Claim):
+    """What an experiment says, with all that a reader needs to judge it; `figures` are names of SVG files."""
+
     found: str
     verdict: Verdict
     figures: list[str] = field(default_factory=list)
