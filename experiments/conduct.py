@@ -15,7 +15,7 @@ from jaxsink_experiments import DEFAULT_MODELS, FULL, ORDER, PAPER, QUICK, SHORT
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.mesh import make_mesh, mesh_from
-from jaxsink.reporting import read_study, write_page
+from jaxsink.report import read_study, write_page
 from jaxsink.runs.progress import stage
 from jaxsink.runs.stopping import IsStopped, never
 from jaxsink.study import Experiment, Finding, Study, subject

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 import jaxsink
-from jaxsink.reporting.plots import COMMITTED, HEAT
+from jaxsink.report.plots import COMMITTED, HEAT
 from jaxsink.study import Measured, Outcome, Study, experiment, plots
 from jaxsink.study.experiments import diffusion_models
 from jaxsink.study.finding import all_of

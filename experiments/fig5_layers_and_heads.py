@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxsink.evals.statistics import bootstrap
-from jaxsink.reporting.plots import plot_layers
+from jaxsink.report.plots import plot_layers
 from jaxsink.sinks import Threshold
 from jaxsink.study import Measured, Outcome, Study, Table, experiment, plots
 from jaxsink.study.finding import all_of

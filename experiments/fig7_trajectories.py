@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from jaxsink.evals.statistics import bootstrap
-from jaxsink.reporting.plots import plot_trajectory
+from jaxsink.report.plots import plot_trajectory
 from jaxsink.sinks import Threshold
 from jaxsink.sinks.track import KINDS
 from jaxsink.study import Gallery, Measured, Outcome, Study, Table, experiment, plots

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from jaxsink.nn.transformer import Model, Output, abstract, forward, init
     from jaxsink.recording import recorders as record
     from jaxsink.recording import reductions as reduce
-    from jaxsink.reporting import plots
-    from jaxsink.reporting.own import report, show
+    from jaxsink.report import plots
+    from jaxsink.report.own import report, show
     from jaxsink.sampling.autoregressive import ARSampler
     from jaxsink.sampling.base import Sampler
     from jaxsink.sampling.diffusion import DiffusionSampler
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "parallel": "jaxsink.parallel",
-    "plots": "jaxsink.reporting.plots",
+    "plots": "jaxsink.report.plots",
     "record": "jaxsink.recording.recorders",
     "reduce": "jaxsink.recording.reductions",
+    "report": "jaxsink.report",
     "sinks": "jaxsink.sinks",
     "stats": "jaxsink.evals.statistics",
 }
@@ -57,8 +58,7 @@ _HOME = {
     "Origin": "jaxsink.nn.origin",
     "PRESETS": "jaxsink.zoo.presets",
     "preset": "jaxsink.zoo.presets",
-    "report": "jaxsink.reporting.own",
-    "show": "jaxsink.reporting.own",
+    "show": "jaxsink.report.own",
     "Generation": "jaxsink.sampling.generation",
     "generate": "jaxsink.sampling.generate",
     "DropPositions": "jaxsink.sampling.interventions",

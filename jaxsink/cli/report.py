@@ -1,4 +1,4 @@
-"""The command `jaxsink report`: a study, or one's own recorded runs, as one HTML page, and an animation for slides."""
+"""The command `jaxsink report`: a study, or recorded generations, as one HTML page and an animation for slides."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.runs.progress import stage
 
 if TYPE_CHECKING:
-    from jaxsink.reporting import StudyResults
-    from jaxsink.reporting.view import View
+    from jaxsink.report import StudyResults
+    from jaxsink.report.view import View
 
 EXAMPLES = """examples:
   jaxsink report ./study                                   writes ./study/report.html
@@ -48,7 +48,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--gif", metavar="FILE.gif", help="also write an animation for slides")
     parser.add_argument(
         "--show",
-        metavar="RUN[,RUN]",
+        metavar="NAME[,NAME]",
         help="the generations, or models, that the page opens with and the animation shows (default: a diffusion model "
         "whose sink moves, and the same with its sinks hidden)",
     )
@@ -72,7 +72,7 @@ def number_or_mean(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxsink.reporting import draw_gif, write_page
+    from jaxsink.report import draw_gif, write_page
     from jaxsink.runs.atomic import new_file
 
     page = default_page(args.source) if args.out is None else check_name(args.out, (".html", ".htm"))
@@ -84,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
     with stage("writing the page"):
         write_page(study, page, show)
     result = {"page": str(page), "bytes": page.stat().st_size, "experiments": len(study.findings)}
-    result["generations"] = [run.name for run in study.runs]
-    result["shown"] = [{"run": view.run.name, "layer": view.layer, "head": view.head} for view in show]
+    result["generations"] = [generation.name for generation in study.generations]
+    result["shown"] = [{"generation": view.generation.name, "layer": view.layer, "head": view.head} for view in show]
     if gif is not None:
         with stage("drawing the animation"), new_file(gif) as partial:
             frames = draw_gif(show, partial)
@@ -104,8 +104,8 @@ def default_page(sources: list[str]) -> Path:
 
 
 def read_source(sources: list[str]) -> StudyResults:
-    from jaxsink.reporting import read_study
-    from jaxsink.reporting.own import read_records
+    from jaxsink.report import read_study
+    from jaxsink.report.own import read_records
 
     if all(Path(source).suffix == ".npz" for source in sources):
         return read_records([Path(source) for source in sources])
@@ -116,13 +116,15 @@ def read_source(sources: list[str]) -> StudyResults:
 
 def choose_views(args: argparse.Namespace, study: StudyResults) -> list[View]:
     """What --show, --layer and --head ask for; a layer or head that a model does not have is named."""
-    from jaxsink.reporting.view import choose_run, opening, views
+    from jaxsink.report.view import choose_generation, opening, views
 
     names = [name.strip() for name in (args.show or "").split(",") if name.strip()]
     if len(names) > 2:
         raise JaxsinkError(f"--show takes one or two generations, not {len(names)}.")
-    runs = [choose_run(study.runs, name, study.eps) for name in names]
-    return views(runs or [view.run for view in opening(study.runs, study.eps)], study.eps, args.layer, args.head)
+    chosen = [choose_generation(study.generations, name, study.eps) for name in names]
+    return views(
+        chosen or [view.generation for view in opening(study.generations, study.eps)], study.eps, args.layer, args.head
+    )
 
 
 def check_name(name: str, endings: tuple[str, ...]) -> Path:

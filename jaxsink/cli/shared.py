@@ -167,7 +167,7 @@ class RecordFile:
 
     def write(self, gen: Any, settings: dict[str, Any], tokenizer: Tokenizer | None) -> None:
         """The arrays by name, what `jaxsink report` needs to know of the generation, and the settings as a JSON string."""
-        from jaxsink.reporting.generations import token_texts
+        from jaxsink.report.generations import token_texts
 
         arrays = {name: np.asarray(getattr(gen, name)) for name in GENERATION}
         arrays["token_texts"] = np.array([token_texts(tokenizer, ids) for ids in arrays["tokens"]])

@@ -85,13 +85,13 @@ class Tracks(NamedTuple):
 
     def plot_trajectory(self, **options: Any) -> Axes:
         """Where the largest sink of a head is, step by step; options as for `jaxsink.plots.plot_trajectory`."""
-        from jaxsink.reporting.plots import plot_trajectory
+        from jaxsink.report.plots import plot_trajectory
 
         return plot_trajectory(self, **options)
 
     def plot_layers(self, **options: Any) -> Axes:
         """How strong the largest sink is in each layer and head; options as for `jaxsink.plots.plot_layers`."""
-        from jaxsink.reporting.plots import plot_layers
+        from jaxsink.report.plots import plot_layers
 
         return plot_layers(self, **options)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsink.reporting.runs import to_half
+from jaxsink.report.played import to_half
 from jaxsink.runs.atomic import new_file
 from jaxsink.sinks import MaskSinks
 from jaxsink.study.gallery import Gallery

@@ -19,9 +19,9 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.evals import engine
 from jaxsink.evals.conditions import PLAIN, Condition, hide
 from jaxsink.evals.results import read_results
-from jaxsink.reporting import read_study, write_page
-from jaxsink.reporting.runs import read_run
-from jaxsink.reporting.study import VERDICTS
+from jaxsink.report import read_study, write_page
+from jaxsink.report.played import read_generation
+from jaxsink.report.study import VERDICTS
 from jaxsink.sampling.generation import before_end, end_ids
 from jaxsink.sinks import MaskSinks
 from jaxsink.study import Experiment, Gallery, Recorded, Scored, Study, Subject, measure
@@ -183,7 +183,7 @@ def test_the_player_gets_every_problem_with_and_without_sinks(study: Study) -> N
     assert names == [
         f"{model}-{row}{end}.npz" for model in ("mini-llada", "mini-llama") for end in ("", "-hidden") for row in (1, 2)
     ]
-    runs = {name: read_run(study.folder / "player" / name) for name in names}
+    runs = {name: read_generation(study.folder / "player" / name) for name in names}
     plain, hidden = runs["mini-llada-1.npz"], runs["mini-llada-1-hidden.npz"]
     assert plain.problem == hidden.problem == "Problem 1" and (plain.condition, hidden.condition) == ("", CONDITION)
     assert plain.text[0] == hidden.text[0] and {"scores", "masked"} == set(plain.parts) == set(hidden.parts)

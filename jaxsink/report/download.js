@@ -15,10 +15,10 @@ function viewDrawing(player) {
     return { x: box.left - outer.left + PADDING, y: box.top - outer.top + PADDING, width: box.width, height: box.height };
   };
   for (const pane of player.used) {
-    const { run, layer, head } = pane.place, { x, y } = place(pane.node);
+    const { generation, layer, head } = pane.place, { x, y } = place(pane.node);
     const where = `${layer < 0 ? "all layers" : `layer ${layer}`}, ${head < 0 ? "all heads" : `head ${head}`}`;
     const title = { x, y: y + TITLE / 2, "font-family": "sans-serif", "font-size": 14, fill: style("--ink") };
-    element("text", title, drawing, `${run.label} · ${where} · step ${run.steps[pane.frame]}`);
+    element("text", title, drawing, `${generation.label} · ${where} · step ${generation.steps[pane.frame]}`);
     pane.views.forEach(([, ramp], index) => drawScale(drawing, ramp, pane.limit, x + 230 * index, y + TITLE));
     for (const span of pane.spans) drawToken(drawing, span, place(span));
     const { x: left, y: under } = place(pane.linetitle);
@@ -90,6 +90,6 @@ function downloadPng(player) {
 }
 
 function fileName(player) {
-  const { run, layer, head } = player.panes[0].place, part = (name, value) => (value < 0 ? "" : `-${name}${value}`);
-  return `${run.name}${part("layer", layer)}${part("head", head)}-step${player.step}`;
+  const { generation, layer, head } = player.panes[0].place, part = (name, value) => (value < 0 ? "" : `-${name}${value}`);
+  return `${generation.name}${part("layer", layer)}${part("head", head)}-step${player.step}`;
 }

@@ -45,33 +45,33 @@ class Player {
   // Another problem, with the same models and conditions as far as it has them.
   openProblem(problem) {
     for (const pane of this.panes) {
-      const { model, condition } = pane.shown, others = runs.filter((run) => run.problem === problem);
-      const alike = others.find((run) => run.model === model && run.condition === condition);
-      pane.open(alike ?? others.find((run) => run.model === model) ?? others[0]);
+      const { model, condition } = pane.shown, others = generations.filter((generation) => generation.problem === problem);
+      const alike = others.find((generation) => generation.model === model && generation.condition === condition);
+      pane.open(alike ?? others.find((generation) => generation.model === model) ?? others[0]);
     }
     this.changed();
   }
 
   openBeside(index) {
     this.isPair = index >= 0;
-    if (this.isPair) this.panes[1].open(runs[index], ...this.headFor(runs[index]));
+    if (this.isPair) this.panes[1].open(generations[index], ...this.headFor(generations[index]));
     this.changed();
   }
 
-  // [layer, head] to compare with: the same for the same model, else the run's own that moves most.
-  headFor(run) {
+  // [layer, head] to compare with: the same for the same model, else the generation's own that moves most.
+  headFor(generation) {
     const first = this.panes[0];
-    return run.model === first.shown.model ? [first.layer.value, first.head.value] : run.moving;
+    return generation.model === first.shown.model ? [first.layer.value, first.head.value] : generation.moving;
   }
 
-  // Two runs of one model show the same head.
+  // Two generations of one model show the same head.
   follow(pane) {
     const other = this.panes.find((one) => one !== pane);
     if (other?.shown.model !== pane.shown.model) return;
     [other.layer.value, other.head.value] = [pane.layer.value, pane.head.value];
   }
 
-  // Another run, layer, head, kind of query, colour scale or theme: everything that changes more than the step.
+  // Another generation, layer, head, kind of query, colour scale or theme: everything that changes more than the step.
   changed() {
     this.panes[1].node.hidden = !this.isPair;
     this.problem.value = this.panes[0].shown.problem;
@@ -88,9 +88,9 @@ class Player {
   }
 
   fillBeside() {
-    const { shown } = this.panes[0], same = runs.filter((run) => run.problem === shown.problem && run !== shown);
-    const own = (run) => (run.model === shown.model ? run.condition || "nothing hidden" : run.label);
-    this.beside.replaceChildren(new Option("nothing", -1), ...same.map((run) => new Option(own(run), run.index)));
+    const { shown } = this.panes[0], same = generations.filter((generation) => generation.problem === shown.problem && generation !== shown);
+    const own = (generation) => (generation.model === shown.model ? generation.condition || "nothing hidden" : generation.label);
+    this.beside.replaceChildren(new Option("nothing", -1), ...same.map((generation) => new Option(own(generation), generation.index)));
     const now = this.isPair ? this.panes[1].shown : null;
     this.beside.value = now && same.includes(now) ? now.index : -1;
     this.beside.parentElement.hidden = !same.length;
@@ -189,10 +189,10 @@ class Player {
 
 // Each problem with the beginning of its prompt, so that one knows what it is about.
 function fillProblems(select) {
-  const problems = [...new Set(runs.map((run) => run.problem))];
+  const problems = [...new Set(generations.map((generation) => generation.problem))];
   select.replaceChildren(...problems.map((problem) => {
-    const run = runs.find((other) => other.problem === problem);
-    const text = run.tokens.slice(0, run.promptLength).filter((token) => !/^<.*>$/.test(token)).join("").replace(/\s+/g, " ").trim();
+    const generation = generations.find((other) => other.problem === problem);
+    const text = generation.tokens.slice(0, generation.promptLength).filter((token) => !/^<.*>$/.test(token)).join("").replace(/\s+/g, " ").trim();
     const short = text.length > 48 ? `${text.slice(0, 47)}…` : text;
     return new Option([problem, short].filter(Boolean).join(": "), problem);
   }));

@@ -1,4 +1,4 @@
-"""Generations as runs of the player: every sequence of one, with its received scores and the texts of its tokens."""
+"""Generations for the player: every sequence of one, with its received scores and the texts of its tokens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.reporting.runs import Run, to_half
-from jaxsink.reporting.scores import unit_mean, unpack, whole_scores
+from jaxsink.report.played import PlayedGeneration, to_half
+from jaxsink.report.scores import unit_mean, unpack, whole_scores
 from jaxsink.sampling.generation import Generation
 
 if TYPE_CHECKING:
@@ -32,30 +32,30 @@ def read_record(file: Path) -> tuple[Generation, list[list[str]], dict[str, Any]
     fields = ("tokens", "committed_at", "mask", "recorded_steps", "steps", "prompt_length", "autoregressive")
     missing = [key for key in (*fields, "token_texts") if key not in data]
     if missing:
-        raise JaxsinkError(f"{file} lacks {', '.join(missing)}; record the run again with `jaxsink generate --record`.")
+        raise JaxsinkError(f"{file} lacks {', '.join(missing)}; record it again with `jaxsink generate --record`.")
     known = {key: data.pop(key) for key in fields}
     texts = [[str(text) for text in texts_of_one] for texts_of_one in data.pop("token_texts")]
     known["prompt_length"], known["autoregressive"] = int(known["prompt_length"]), bool(known["autoregressive"])
     return Generation(record=unpack(data), **known), texts, settings
 
 
-def runs_of(
+def played_generations(
     generation: Generation, texts: Sequence[Sequence[str]], name: str, model: str, condition: str = ""
-) -> list[Run]:
-    """One run for each sequence, without its padding and without positions after an early end."""
+) -> list[PlayedGeneration]:
+    """One for each sequence, without its padding and without positions after an early end."""
     scores, masked = whole_scores(generation)
     tokens, committed = np.asarray(generation.tokens), np.asarray(generation.committed_at)
     steps, taken = np.asarray(generation.recorded_steps), np.asarray(generation.recorded_of())
     mask, prompt = np.asarray(generation.mask), generation.prompt_length
-    runs = []
+    played = []
     for sequence in range(len(tokens)):
         there = mask[sequence] & ((np.arange(mask.shape[1]) < prompt) | (committed[sequence] >= 0))
         real, count = np.flatnonzero(there), max(1, int(taken[sequence]))
         parts = {"scores": scores[:count, :, sequence][..., real]}
         if masked is not None:
             parts["masked"] = masked[:count, :, sequence][..., real]
-        runs.append(
-            Run(
+        played.append(
+            PlayedGeneration(
                 name=name if len(tokens) == 1 else f"{name}-{sequence + 1}",
                 problem=f"Sequence {sequence + 1}" if len(tokens) > 1 else "",
                 model=model,
@@ -68,7 +68,7 @@ def runs_of(
                 parts={key: to_half(value) for key, value in parts.items()},
             )
         )
-    return [unit_mean(run) for run in runs]
+    return [unit_mean(one) for one in played]
 
 
 def token_texts(tokenizer: Tokenizer | None, ids: Sequence[int] | np.ndarray) -> list[str]:

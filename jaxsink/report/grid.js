@@ -1,8 +1,8 @@
 // A small table of layers and heads, coloured by how strong their sinks are: a way to find heads worth watching.
 
 // [layer * heads + head]: the largest score of a step, averaged over the steps
-function headStrengths(run) {
-  const { codes, table } = run.decode("scores"), { frames, layers, heads, size } = run;
+function headStrengths(generation) {
+  const { codes, table } = generation.decode("scores"), { frames, layers, heads, size } = generation;
   const means = new Float32Array(layers * heads);
   for (let row = 0; row < frames * layers * heads; row++) {
     let top = 0;
@@ -12,12 +12,12 @@ function headStrengths(run) {
   return means;
 }
 
-function drawGrid(grid, run) {
-  const means = headStrengths(run), limit = Math.max(...means);
-  grid.style.gridTemplateColumns = `repeat(${run.heads}, 1fr)`;
-  grid.style.setProperty("--rows", run.layers);
+function drawGrid(grid, generation) {
+  const means = headStrengths(generation), limit = Math.max(...means);
+  grid.style.gridTemplateColumns = `repeat(${generation.heads}, 1fr)`;
+  grid.style.setProperty("--rows", generation.layers);
   grid.replaceChildren(...Array.from(means, (mean, index) => {
-    const button = document.createElement("button"), layer = Math.floor(index / run.heads), head = index % run.heads;
+    const button = document.createElement("button"), layer = Math.floor(index / generation.heads), head = index % generation.heads;
     button.type = "button";
     button.tabIndex = -1; // the menus above do the same from the keyboard
     button.title = `layer ${layer}, head ${head}: ${showNumber(mean)}`;

@@ -17,9 +17,9 @@ from support.models import lively
 
 import jaxsink
 from jaxsink.cli.main import main
-from jaxsink.reporting import own
-from jaxsink.reporting.generations import read_record, runs_of, token_text, token_texts
-from jaxsink.reporting.scores import whole_scores
+from jaxsink.report import own
+from jaxsink.report.generations import played_generations, read_record, token_text, token_texts
+from jaxsink.report.scores import whole_scores
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 PROMPTS = [[5, 17, 31, 9], [7, 8]]
@@ -58,11 +58,11 @@ def test_report_writes_the_player_page(diffusion: jaxsink.Generation, tmp_path: 
     text = Path(page).read_text()
     data = data_of(text)
     assert str(page) == str(tmp_path / "new" / "r.html") and "What holds" not in text
-    assert [(run["model"], run["problem"], run["kind"]) for run in data["runs"]] == [
+    assert [(run["model"], run["problem"], run["kind"]) for run in data["generations"]] == [
         ("tiny", "Sequence 1", "dlm"),
         ("tiny", "Sequence 2", "dlm"),
     ]
-    first, second = data["runs"]
+    first, second = data["generations"]
     assert first["tokens"][:4] == [" word5", " word17", "<0xE2>", " word9"] and first["shape"] == [8, 3, 6, 12]
     assert second["promptLength"] == 2 and second["shape"] == [8, 3, 6, 10]  # without the padding
     assert second["committedAt"] == np.asarray(diffusion.committed_at)[1, 2:].tolist()
@@ -72,7 +72,7 @@ def test_report_writes_the_player_page(diffusion: jaxsink.Generation, tmp_path: 
 
 
 def test_runs_hold_what_was_recorded(diffusion: jaxsink.Generation) -> None:
-    runs = runs_of(diffusion, [token_texts(None, row) for row in np.asarray(diffusion.tokens)], "r", "m")
+    runs = played_generations(diffusion, [token_texts(None, row) for row in np.asarray(diffusion.tokens)], "r", "m")
     expected = np.asarray(diffusion.record["received"])[:, :, 1][..., 2:]
     np.testing.assert_allclose(runs[1].parts["scores"], expected, rtol=1e-3, atol=1e-4)
     assert runs[0].tokens[0] == " 5"
@@ -85,7 +85,7 @@ def test_runs_hold_what_was_recorded(diffusion: jaxsink.Generation) -> None:
 def test_scores_of_the_newest_token_have_the_mean_of_the_rest(autoregressive: jaxsink.Generation) -> None:
     """One row of attention adds up to 1; in the page the mean over the tokens that exist is 1, as for whole maps."""
     assert np.asarray(autoregressive.record).sum(-1).max() < 1.01
-    for run in runs_of(autoregressive, [[""] * 10] * 2, "r", "m"):
+    for run in played_generations(autoregressive, [[""] * 10] * 2, "r", "m"):
         assert run.kind == "arm"
         there = run.exists()[:, None, None]
         mean = (run.parts["scores"].astype(float) * there).sum(-1) / there.sum(-1)
@@ -95,9 +95,9 @@ def test_scores_of_the_newest_token_have_the_mean_of_the_rest(autoregressive: ja
 def test_several_runs_are_compared(diffusion: jaxsink.Generation, tmp_path: Path) -> None:
     pair = {"plain": diffusion, "top sink hidden": replace(diffusion)}
     data = data_of(Path(jaxsink.report(pair, path=tmp_path / "r.html")).read_text())
-    assert [run["condition"] for run in data["runs"]] == ["plain"] * 2 + ["top sink hidden"] * 2
-    assert len({run["name"] for run in data["runs"]}) == 4 and len(data["show"]) == 2
-    shown = [data["runs"][view["run"]] for view in data["show"]]
+    assert [run["condition"] for run in data["generations"]] == ["plain"] * 2 + ["top sink hidden"] * 2
+    assert len({run["name"] for run in data["generations"]}) == 4 and len(data["show"]) == 2
+    shown = [data["generations"][view["generation"]] for view in data["show"]]
     assert shown[0]["problem"] == shown[1]["problem"] and shown[0]["condition"] != shown[1]["condition"]
 
 
@@ -109,7 +109,7 @@ def test_show_prints_a_path_without_a_screen(diffusion: jaxsink.Generation, monk
         monkeypatch.delenv(name, raising=False)
     assert diffusion.show() is None and opened == []
     path = Path(capsys.readouterr().out.strip())
-    assert data_of(path.read_text())["runs"] and path.suffix == ".html"
+    assert data_of(path.read_text())["generations"] and path.suffix == ".html"
     path.unlink()
     monkeypatch.setenv("DISPLAY", ":0")
     diffusion.show()
@@ -174,7 +174,7 @@ def test_recorded_on_the_command_line_then_reported(tmp_path: Path, monkeypatch:
     assert main(["report", "run.npz"]) == 0
     assert "run.html" in capsys.readouterr().out
     data = data_of((tmp_path / "run.html").read_text())
-    (run,) = data["runs"]
+    (run,) = data["generations"]
     assert run["model"] == "mini-llada" and "".join(run["tokens"]).startswith(f"<|bos|>{question}")
     generation, texts, settings = read_record(tmp_path / "run.npz")
     assert settings["steps"] == 8 and len(texts[0]) == generation.tokens.shape[1]

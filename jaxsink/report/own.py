@@ -1,4 +1,4 @@
-"""The player page of one's own runs: from generations in memory, or from the files of `jaxsink generate --record`."""
+"""The player page of one's own generations: from generations in memory, or from the files of `jaxsink generate --record`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.reporting.generations import read_record, runs_of, token_texts
-from jaxsink.reporting.page import render, write_page
-from jaxsink.reporting.study import StudyResults
+from jaxsink.report.generations import played_generations, read_record, token_texts
+from jaxsink.report.page import render, write_page
+from jaxsink.report.study import StudyResults
 from jaxsink.sampling.generation import Generation
 
 if TYPE_CHECKING:
@@ -101,29 +101,29 @@ def study_of(
 ) -> StudyResults:
     """What the page shows: every sequence of every generation."""
     labelled = generation if isinstance(generation, Mapping) else {"": generation}
-    runs = []
+    played = []
     for label, one in labelled.items():
         if not isinstance(one, Generation):
             raise JaxsinkError(f"report: a page is made of what `generate` returned, not of {type(one).__name__}.")
         own = tokenizer or one.tokenizer
         texts = [token_texts(own, ids) for ids in np.asarray(one.tokens)]
-        runs += runs_of(one, texts, label.replace(" ", "-") or "run", title, label)
-    if not runs:
+        played += played_generations(one, texts, label.replace(" ", "-") or "run", title, label)
+    if not played:
         raise JaxsinkError("report: there is no generation to show.")
-    return StudyResults(Path("."), {}, [], runs, TITLE)
+    return StudyResults(Path("."), {}, [], played, TITLE)
 
 
 def read_records(files: Sequence[Path]) -> StudyResults:
-    """The same from files of `jaxsink generate --record`; each is a run of its own."""
-    runs, facts = [], {}
+    """The same from files of `jaxsink generate --record`; each is a generation of its own."""
+    played, facts = [], {}
     stems = [file.stem for file in files]
     for number, file in enumerate(files):
         name = file.stem if stems.index(file.stem) == number else f"{file.stem}-{number + 1}"
         generation, texts, settings = read_record(file)
         model = Path(str(settings.get("model") or file.stem)).name
         try:
-            runs += runs_of(generation, texts, name, model, "" if len(files) == 1 else name)
+            played += played_generations(generation, texts, name, model, "" if len(files) == 1 else name)
         except JaxsinkError as error:
             raise JaxsinkError(f"{file}: {error}") from error
         facts[name] = settings
-    return StudyResults(files[0], facts, [], runs, TITLE)
+    return StudyResults(files[0], facts, [], played, TITLE)

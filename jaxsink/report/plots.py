@@ -19,7 +19,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.reporting.views import Canvas, Largest, Source, canvas_of, largest_of, received_of
+from jaxsink.report.views import Canvas, Largest, Source, canvas_of, largest_of, received_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -56,7 +56,7 @@ function addButtons() {
 
 applyTheme();
 document.querySelectorAll("figure").forEach(watchFigure);
-if (runs.length) {
+if (generations.length) {
   player = new Player(document.getElementById("player"));
   keepAddress(player);
   addButtons();

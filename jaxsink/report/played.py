@@ -18,11 +18,11 @@ CODES = 255  # largest 8-bit code
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class PlayedGeneration:
     """One generation; parts: name → float16[T, L, H, S], the attention each token receives."""
 
     name: str
-    problem: str  # runs of the same problem can be compared
+    problem: str  # generations of the same problem can be compared
     model: str
     condition: str  # what was hidden from the model; empty: nothing
     kind: str  # "dlm" or "arm"
@@ -55,7 +55,7 @@ class Run:
         return self.shown_at(frame) & (self.committed_at > (self.steps[frame - 1] if frame else -1))
 
 
-def read_run(file: Path) -> Run:
+def read_generation(file: Path) -> PlayedGeneration:
     """Raises JaxsinkError with the file's name and what is wrong with it."""
     try:
         with np.load(file, allow_pickle=False) as arrays:
@@ -80,7 +80,7 @@ def read_run(file: Path) -> Run:
         raise JaxsinkError(f"{file}: steps must increase.")
     if str(data["kind"]) not in ("dlm", "arm"):
         raise JaxsinkError(f'{file}: kind is "{data["kind"]}", but must be "dlm" or "arm".')
-    return Run(
+    return PlayedGeneration(
         name=file.stem,
         **{key: str(data.get(key, "")) for key in ("problem", "model", "condition", "kind")},
         prompt_length=int(data["prompt_length"]),
@@ -105,44 +105,44 @@ class Packing:
     bits: int
     every: int
 
-    def size(self, runs: list[Run]) -> int:
-        """Characters of base64 that the runs take."""
+    def size(self, generations: list[PlayedGeneration]) -> int:
+        """Characters of base64 that the generations take."""
         return sum(
-            4 * -(-(-(-len(run.steps) // self.every) * array[0].size * self.bits // 8) // 3)
-            for run in runs
-            for array in run.parts.values()
+            4 * -(-(-(-len(generation.steps) // self.every) * array[0].size * self.bits // 8) // 3)
+            for generation in generations
+            for array in generation.parts.values()
         )
 
 
-def choose_packing(runs: list[Run], budget: int) -> Packing:
+def choose_packing(generations: list[PlayedGeneration], budget: int) -> Packing:
     """The most precise packing that stays within so many characters."""
     packing = Packing(16, 1)
-    while packing.size(runs) > budget:
-        if packing.bits == 8 and packing.every >= max(len(run.steps) for run in runs):
+    while packing.size(generations) > budget:
+        if packing.bits == 8 and packing.every >= max(len(generation.steps) for generation in generations):
             raise JaxsinkError("the generations in the folder player are too large for one page; remove some of them.")
         packing = Packing(8, 1 if packing.bits == 16 else 2 * packing.every)
     return packing
 
 
-def pack(run: Run, packing: Packing) -> tuple[dict[str, Any], dict[str, str]]:
+def pack(generation: PlayedGeneration, packing: Packing) -> tuple[dict[str, Any], dict[str, str]]:
     """(what the player has to know, part → base64)."""
     keep = slice(None, None, packing.every)
     about: dict[str, Any] = {
-        "name": run.name,
-        "problem": run.problem,
-        "model": run.model,
-        "condition": run.condition,
-        "kind": run.kind,
-        "promptLength": run.prompt_length,
-        "steps": run.steps[keep].tolist(),
-        "committedAt": run.committed_at.tolist(),
-        "tokens": run.tokens,
-        "shape": [len(run.steps[keep]), *run.parts["scores"].shape[1:]],
+        "name": generation.name,
+        "problem": generation.problem,
+        "model": generation.model,
+        "condition": generation.condition,
+        "kind": generation.kind,
+        "promptLength": generation.prompt_length,
+        "steps": generation.steps[keep].tolist(),
+        "committedAt": generation.committed_at.tolist(),
+        "tokens": generation.tokens,
+        "shape": [len(generation.steps[keep]), *generation.parts["scores"].shape[1:]],
         "bits": packing.bits,
         "parts": {},
     }
     blobs = {}
-    for name, array in run.parts.items():
+    for name, array in generation.parts.items():
         top = float(array.max())
         about["parts"][name] = {"top": top}
         blobs[name] = base64.b64encode(encode(array[keep], top, packing.bits)).decode("ascii")

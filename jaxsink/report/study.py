@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.reporting.runs import Run, read_run
+from jaxsink.report.played import PlayedGeneration, read_generation
 from jaxsink.study.finding import Claim, Finding, Table, Verdict
 
 VERDICTS: tuple[str, ...] = get_args(Verdict)
@@ -25,7 +25,7 @@ class StudyResults:
     path: Path
     manifest: dict[str, Any]
     findings: list[Finding]
-    runs: list[Run]
+    generations: list[PlayedGeneration]
     title: str = "Attention sinks: the study"
 
     @property
@@ -51,8 +51,10 @@ def read_study(path: str | Path) -> StudyResults:
     files = sorted((path / "experiments").glob("*.json"), key=lambda file: order(file.stem))
     if not files:
         raise JaxsinkError(f"{path / 'experiments'} holds no results yet; run `jaxsink study` first.")
-    runs = [read_run(file) for file in sorted((path / "player").glob("*.npz"), key=lambda file: order(file.stem))]
-    return StudyResults(path, manifest, [read_finding(file, path / "figures") for file in files], runs)
+    generations = [
+        read_generation(file) for file in sorted((path / "player").glob("*.npz"), key=lambda file: order(file.stem))
+    ]
+    return StudyResults(path, manifest, [read_finding(file, path / "figures") for file in files], generations)
 
 
 def order(name: str) -> list[Any]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.reporting.runs import Run
-from jaxsink.reporting.view import View
+from jaxsink.report.played import PlayedGeneration
+from jaxsink.report.view import View
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont
@@ -25,13 +25,13 @@ BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 SLOT = 1.6  # width of a masked slot, in sizes of the font, whatever token it will get
 POWER = 1.7
 FRAME, HOLD = 120, 2500  # milliseconds per step, and for the last one
-MOST = 96  # frames; longer runs skip some
+MOST = 96  # frames; longer generations skip some
 SIZES = (22, 20, 18, 16, 14, 12, 11, 10, 9, 8)  # of the text, the largest that fits
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One run in its part of the picture; scores f32[T, S]."""
+    """One generation in its part of the picture; scores f32[T, S]."""
 
     view: View
     left: int
@@ -40,12 +40,12 @@ class Panel:
     font: Font
 
     @property
-    def run(self) -> Run:
-        return self.view.run
+    def generation(self) -> PlayedGeneration:
+        return self.view.generation
 
 
 def draw_gif(views: list[View], path: Path) -> int:
-    """Write the animation of one or two runs to a file; returns the number of frames."""
+    """Write the animation of one or two generations to a file; returns the number of frames."""
     from PIL import Image
 
     if not views:
@@ -55,7 +55,7 @@ def draw_gif(views: list[View], path: Path) -> int:
     width = (WIDTH - EDGE * (len(views) + 1)) // len(views)
     panels = [make_panel(view, EDGE + number * (width + EDGE), width) for number, view in enumerate(views)]
     limit = max(float(panel.scores.max()) for panel in panels) or 1.0
-    steps = sorted({int(step) for view in views for step in view.run.steps})
+    steps = sorted({int(step) for view in views for step in view.generation.steps})
     shown = [steps[int(index)] for index in np.unique(np.linspace(0, len(steps) - 1, min(MOST, len(steps))).round())]
     frames = [draw_frame(panels, step, limit) for step in shown]
     palette = common_palette(frames)
@@ -94,10 +94,10 @@ def common_palette(frames: list[Image.Image]) -> Image.Image:
 
 def make_panel(view: View, left: int, width: int) -> Panel:
     """With the largest font at which every frame's text fits."""
-    frames = range(0, len(view.run.steps), max(1, len(view.run.steps) // 8))
+    frames = range(0, len(view.generation.steps), max(1, len(view.generation.steps) // 8))
     for size in SIZES:
         panel = Panel(view, left, width, view.scores, load_font(size, mono=True))
-        lowest = max(box[3] for frame in (*frames, len(view.run.steps) - 1) for box in lay_out(panel, frame))
+        lowest = max(box[3] for frame in (*frames, len(view.generation.steps) - 1) for box in lay_out(panel, frame))
         if lowest <= MAP_TOP - 44 or size == SIZES[-1]:
             return panel
     raise AssertionError("the last size is always taken")
@@ -118,7 +118,7 @@ def lay_out(panel: Panel, frame: int) -> list[tuple[float, float, float, float]]
     font, left, end = panel.font, float(panel.left), panel.left + panel.width
     height = font.size * 1.45
     x, y, boxes = left, float(TEXT_TOP), []
-    for token, known in zip(panel.run.tokens, panel.run.shown_at(frame), strict=True):
+    for token, known in zip(panel.generation.tokens, panel.generation.shown_at(frame), strict=True):
         wide = max(font.getlength(visible(token)), font.size * 0.6) + 2 if known else font.size * SLOT
         if x + wide > end and x > left:
             x, y = left, y + height
@@ -140,7 +140,7 @@ def draw_frame(panels: list[Panel], step: int, limit: float) -> Image.Image:
     image = Image.new("RGB", (WIDTH, HEIGHT), PAGE)
     pen = ImageDraw.Draw(image)
     for panel in panels:
-        frame = max(0, int(np.searchsorted(panel.run.steps, step, side="right")) - 1)
+        frame = max(0, int(np.searchsorted(panel.generation.steps, step, side="right")) - 1)
         draw_text(pen, panel, frame, limit)
         draw_map(image, pen, panel, frame, limit)
     return image
@@ -172,19 +172,19 @@ def ink_on(colour: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def draw_text(pen: ImageDraw.ImageDraw, panel: Panel, frame: int, limit: float) -> None:
-    run, small = panel.run, load_font(16)
+    generation, small = panel.generation, load_font(16)
     pen.text((panel.left, TITLE), clipped(panel.view.label, load_font(22), panel.width), INK, load_font(22))
-    known, fresh = run.shown_at(frame), run.fresh_at(frame)
-    pen.text((panel.left, TITLE + 32), f"step {run.steps[frame]} of {run.steps[-1]}", DIM, small)
+    known, fresh = generation.shown_at(frame), generation.fresh_at(frame)
+    pen.text((panel.left, TITLE + 32), f"step {generation.steps[frame]} of {generation.steps[-1]}", DIM, small)
     shades = colours(strength(panel.scores[frame], limit))
     for position, box in enumerate(lay_out(panel, frame)):
-        if not known[position] and run.kind == "arm":
+        if not known[position] and generation.kind == "arm":
             continue
         shade = tuple(int(value) for value in shades[position])
         if known[position]:
             pen.rectangle(box, fill=shade)
             middle = (box[1] + box[3]) / 2
-            pen.text((box[0] + 1, middle), visible(run.tokens[position]), ink_on(shade), panel.font, anchor="lm")
+            pen.text((box[0] + 1, middle), visible(generation.tokens[position]), ink_on(shade), panel.font, anchor="lm")
         else:
             mixed = tuple((3 * value + grey) // 4 for value, grey in zip(shade, MASK, strict=True))
             pen.rectangle(box, fill=mixed, outline=LINE)
@@ -196,25 +196,25 @@ def draw_map(image: Image.Image, pen: ImageDraw.ImageDraw, panel: Panel, frame: 
     """Steps to the right, positions down; what is still to come stays empty."""
     from PIL import Image
 
-    run, small = panel.run, load_font(14)
+    generation, small = panel.generation, load_font(14)
     left, right = panel.left + AXIS, panel.left + panel.width
     shades = colours(strength(panel.scores, limit))
     shades[frame + 1 :] = 255
     picture = Image.fromarray(np.ascontiguousarray(shades.transpose(1, 0, 2)))
     image.paste(picture.resize((right - left, MAP_BOTTOM - MAP_TOP), Image.Resampling.NEAREST), (left, MAP_TOP))
     pen.rectangle((left, MAP_TOP, right, MAP_BOTTOM), outline=LINE)
-    across, down = (right - left) / len(run.steps), (MAP_BOTTOM - MAP_TOP) / len(run.tokens)
-    for position in np.flatnonzero((run.committed_at >= 0) & run.shown_at(frame)):
-        born = min(int(np.searchsorted(run.steps, run.committed_at[position])), len(run.steps) - 1)
+    across, down = (right - left) / len(generation.steps), (MAP_BOTTOM - MAP_TOP) / len(generation.tokens)
+    for position in np.flatnonzero((generation.committed_at >= 0) & generation.shown_at(frame)):
+        born = min(int(np.searchsorted(generation.steps, generation.committed_at[position])), len(generation.steps) - 1)
         x, y = left + (born + 0.5) * across, MAP_TOP + (position + 0.5) * down
         pen.rectangle((x - 1, y - 1, x + 1, y + 1), fill=FRESH)
     pen.text((panel.left, MAP_TOP - 24), "attention each position receives (blue: where it was filled in)", DIM, small)
-    for value, y in ((0, MAP_TOP + 8), (len(run.tokens) - 1, MAP_BOTTOM - 8)):
+    for value, y in ((0, MAP_TOP + 8), (len(generation.tokens) - 1, MAP_BOTTOM - 8)):
         pen.text((left - 8, y), str(value), DIM, small, anchor="rm")
     pen.text((left - 8, (MAP_TOP + MAP_BOTTOM) / 2), "position", DIM, small, anchor="rm")
-    pen.text((left, MAP_BOTTOM + 6), str(run.steps[0]), DIM, small)
+    pen.text((left, MAP_BOTTOM + 6), str(generation.steps[0]), DIM, small)
     pen.text(((left + right) / 2, MAP_BOTTOM + 6), "step", DIM, small, anchor="ma")
-    pen.text((right, MAP_BOTTOM + 6), str(run.steps[-1]), DIM, small, anchor="ra")
+    pen.text((right, MAP_BOTTOM + 6), str(generation.steps[-1]), DIM, small, anchor="ra")
 
 
 def clipped(text: str, font: Font, width: int) -> str:

@@ -1,14 +1,14 @@
 // The map: every position (down) at every step (to the right).
 
 // The colours only, one pixel per score; views: one or two (masked above unmasked), each [view, ramp]. An address of data.
-function paintMap(run, views, limit, scale) {
-  const image = new ImageData(run.frames, run.size * views.length);
+function paintMap(generation, views, limit, scale) {
+  const image = new ImageData(generation.frames, generation.size * views.length);
   views.forEach(([view, ramp], offset) => {
     const table = Array.from({ length: 256 }, (_, i) => colour(i / 255, ramp));
-    for (let t = 0; t < run.frames; t++) for (let s = 0; s < run.size; s++) {
-      const rgb = table[Math.round(255 * strength(view.values[t * run.size + s], limit, scale))];
-      const at = 4 * ((s * views.length + offset) * run.frames + t);
-      image.data.set([rgb[0], rgb[1], rgb[2], run.exists(s, t) ? 255 : 0], at);
+    for (let t = 0; t < generation.frames; t++) for (let s = 0; s < generation.size; s++) {
+      const rgb = table[Math.round(255 * strength(view.values[t * generation.size + s], limit, scale))];
+      const at = 4 * ((s * views.length + offset) * generation.frames + t);
+      image.data.set([rgb[0], rgb[1], rgb[2], generation.exists(s, t) ? 255 : 0], at);
     }
   });
   const canvas = document.createElement("canvas");
@@ -23,41 +23,41 @@ class MapChart {
   }
 
   // Everything that does not depend on the step.
-  draw(run, picture) {
+  draw(generation, picture) {
     const { svg } = this, width = svg.clientWidth, height = svg.clientHeight;
     svg.replaceChildren();
     this.drawn = width > 0;
     if (!width) return;
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    Object.assign(this, { run, w: width - MARGIN.left - MARGIN.right, h: height - MARGIN.top - MARGIN.bottom });
+    Object.assign(this, { generation, w: width - MARGIN.left - MARGIN.right, h: height - MARGIN.top - MARGIN.bottom });
     const inside = { x: MARGIN.left, y: MARGIN.top, width: this.w, height: this.h };
     element("rect", { class: "paper", ...inside }, svg);
     element("image", { ...inside, href: picture, preserveAspectRatio: "none", style: "image-rendering: pixelated" }, svg);
     this.later = element("rect", { class: "later", ...inside }, svg);
-    const dots = element("g", { class: "dots" }, svg), dot = Math.max(1.5, Math.min(3, this.h / run.size - 1));
-    for (let s = 0; s < run.size; s++) {
-      if (run.committedAt[s] < 0) continue;
-      const [x, y] = [this.x(run.bornAt(s) + 0.5) - dot / 2, this.y(s + 0.5) - dot / 2];
+    const dots = element("g", { class: "dots" }, svg), dot = Math.max(1.5, Math.min(3, this.h / generation.size - 1));
+    for (let s = 0; s < generation.size; s++) {
+      if (generation.committedAt[s] < 0) continue;
+      const [x, y] = [this.x(generation.bornAt(s) + 0.5) - dot / 2, this.y(s + 0.5) - dot / 2];
       element("rect", { x: x.toFixed(1), y: y.toFixed(1), width: dot, height: dot }, dots);
     }
-    const edge = this.y(run.promptLength);
+    const edge = this.y(generation.promptLength);
     element("line", { class: "response", x1: MARGIN.left, x2: MARGIN.left + this.w, y1: edge, y2: edge }, svg);
     element("rect", { class: "frame", ...inside }, svg);
     this.now = element("rect", { class: "step", y: MARGIN.top, height: this.h }, svg);
     this.arrow = element("path", { class: "arrow" }, svg);
-    for (const s of ticks(run.size - 1, 5)) {
+    for (const s of ticks(generation.size - 1, 5)) {
       if (Number.isInteger(s)) element("text", { x: MARGIN.left - 11, y: this.y(s + 0.5) + 4, "text-anchor": "end" }, svg, s);
     }
     downTitle(svg, "position", height);
-    stepAxis(svg, run, (t) => this.x(t + 0.5), width, height);
+    stepAxis(svg, generation, (t) => this.x(t + 0.5), width, height);
   }
 
   x(frame) {
-    return MARGIN.left + frame / this.run.frames * this.w;
+    return MARGIN.left + frame / this.generation.frames * this.w;
   }
 
   y(position) {
-    return MARGIN.top + position / this.run.size * this.h;
+    return MARGIN.top + position / this.generation.size * this.h;
   }
 
   // The step that is shown; what is still to come stays pale. An arrow points at the chosen token.
@@ -74,8 +74,8 @@ class MapChart {
 
   // [token, frame] under the pointer; token -1 beside the map
   under(event) {
-    const box = this.svg.getBoundingClientRect(), frame = frameUnder(event, this.svg, this.run);
+    const box = this.svg.getBoundingClientRect(), frame = frameUnder(event, this.svg, this.generation);
     const down = (event.clientY - box.top - MARGIN.top) / (box.height - MARGIN.top - MARGIN.bottom);
-    return frame < 0 || down < 0 || down >= 1 ? [-1, 0] : [Math.floor(down * this.run.size), frame];
+    return frame < 0 || down < 0 || down >= 1 ? [-1, 0] : [Math.floor(down * this.generation.size), frame];
   }
 }

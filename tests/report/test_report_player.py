@@ -9,8 +9,8 @@ import pytest
 from support.browser import SLIDE, Browser
 from support.made_study import ANSWER, EVIL, MOVING, QUESTION, make_study
 
-from jaxsink.reporting import read_study, render
-from jaxsink.reporting.runs import read_run
+from jaxsink.report import read_study, render
+from jaxsink.report.played import read_generation
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ COLOURS = (
 STEP = "+document.getElementById('player').dataset.step"
 CHOOSE = "(() => {{ const s = document.querySelector('{}'); s.value = '{}'; s.dispatchEvent(new Event('change')); }})()"
 CHOSEN = """[...document.querySelectorAll('.pane')].map(
-  p => ['run', 'layer', 'head'].map(d => p.querySelector(`[data-part=${d}]`).value).join()).join(' ')"""
+  p => ['generation', 'layer', 'head'].map(d => p.querySelector(`[data-part=${d}]`).value).join()).join(' ')"""
 
 
 def page_of(browser: Browser) -> Path:
@@ -96,11 +96,11 @@ def test_tokens_layers_heads_and_queries(opened: Browser) -> None:
     opened.mouse(".pane [data-position='8']", click=True)
     assert "Position 8, “.”, prompt" in str(opened.run("document.querySelector('[data-part=line-title]').textContent"))
     assert opened.run("document.querySelectorAll('.pane:first-child polyline').length") == 3
-    run = read_run(page_of(opened).parent / "s" / "player" / "a-llada.npz")
+    run = read_generation(page_of(opened).parent / "s" / "player" / "a-llada.npz")
     value, masked = (run.parts[part][9, :, 0, 8].astype(float).mean() for part in ("scores", "masked"))
     tip = str(opened.run("document.getElementById('tip').textContent"))
     assert f"from all tokens: {value:.2f}" in tip and f"from unmasked tokens: {value - masked:.2f}" in tip
-    opened.run(CHOOSE.format(".pane [data-part=run]", "2"))
+    opened.run(CHOOSE.format(".pane [data-part=generation]", "2"))
     opened.run(CHOOSE.format("#scale", "own"))
     opened.mouse(".pane .grid button[data-layer='2'][data-head='1']", click=True)
     assert str(opened.run(CHOSEN)).startswith("2,2,1 ")
@@ -166,7 +166,7 @@ def test_masked_slots_tell_nothing_of_what_is_to_come(opened: Browser) -> None:
     seen = f"{masked}.map(t => t.textContent).join('')"
     breaks = "[...document.querySelectorAll('.pane:first-child br')].map(b => getComputedStyle(b).display !== 'none')"
     assert opened.run(seen) == ""
-    committed = read_run(page_of(opened).parent / "s" / "player" / "a-llada.npz").committed_at
+    committed = read_generation(page_of(opened).parent / "s" / "player" / "a-llada.npz").committed_at
     tokens = [*QUESTION, EVIL, *ANSWER]
     for step in (2, 28):
         opened.run(SLIDE.format(step))
@@ -186,8 +186,8 @@ def test_address_keeps_the_view(opened: Browser) -> None:
     opened.run("document.body.focus()")
     opened.press("ArrowRight")
     address = opened.run("location.hash")
-    assert address == "#run=a-llada&layer=2&head=1&beside=b-llama&layer2=0&head2=0&step=1"
-    opened.run("location.hash = '#run=c-llada&layer=0&head=mean&step=4'")
+    assert address == "#generation=a-llada&layer=2&head=1&beside=b-llama&layer2=0&head2=0&step=1"
+    opened.run("location.hash = '#generation=c-llada&layer=0&head=mean&step=4'")
     opened.wait(f"{STEP} === 4")
     assert str(opened.run(CHOSEN)).startswith("3,0,-1 ")
     assert opened.run("document.querySelectorAll('.pane')[1].hidden") is True

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.reporting.runs import Run, to_half
+from jaxsink.report.played import PlayedGeneration, to_half
 from jaxsink.sampling.generation import Generation
 
 NAMES = ("received", "scores")  # what a whole record is called where there are several
@@ -77,14 +77,16 @@ def parts_of(split: str) -> list[str]:
     return [f"{split}{kind}" for kind in KINDS]
 
 
-def unit_mean(run: Run) -> Run:
+def unit_mean(generation: PlayedGeneration) -> PlayedGeneration:
     """Scores whose mean over tokens is 1.
 
-    They are if all queries were recorded. An autoregressive run usually holds the newest token's attention alone, which
+    They are if all queries were recorded. An autoregressive one usually holds the newest token's attention alone, which
     adds up to 1: it is multiplied by the number of tokens, so that it reads like the rest.
     """
-    scores, there = run.parts["scores"].astype(np.float32), run.exists()
-    if run.kind == "dlm" or scores.sum(-1).max() > 1.01:
-        return run
+    scores, there = generation.parts["scores"].astype(np.float32), generation.exists()
+    if generation.kind == "dlm" or scores.sum(-1).max() > 1.01:
+        return generation
     factor = there.sum(-1)[:, None, None, None]
-    return replace(run, parts={name: to_half(part.astype(np.float32) * factor) for name, part in run.parts.items()})
+    return replace(
+        generation, parts={name: to_half(part.astype(np.float32) * factor) for name, part in generation.parts.items()}
+    )

@@ -17,7 +17,7 @@ from support.models import lively
 import jaxsink
 from jaxsink.errors import JaxsinkError
 from jaxsink.recording.reductions import head_mean, top
-from jaxsink.reporting import plots
+from jaxsink.report import plots
 from jaxsink.sampling.leaves import Kept
 from jaxsink.sinks import Threshold, track
 
@@ -225,5 +225,5 @@ def test_other_mistakes_are_named() -> None:
 def test_importing_jaxsink_does_not_import_matplotlib() -> None:
     code = "import sys, jaxsink; jaxsink.Generation, jaxsink.sinks.track; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-    code = "import sys, jaxsink.study.plots, jaxsink.reporting.plots; assert 'matplotlib.pyplot' not in sys.modules"
+    code = "import sys, jaxsink.study.plots, jaxsink.report.plots; assert 'matplotlib.pyplot' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)  # the window system is the user's choice

@@ -19,9 +19,9 @@ function ticks(top, count) {
 }
 
 // The axis of steps, below; x: frame → middle of its column.
-function stepAxis(svg, run, x, width, height) {
-  for (const t of ticks(run.frames - 1, 6)) {
-    if (Number.isInteger(t)) element("text", { x: x(t), y: height - 18, "text-anchor": "middle" }, svg, run.steps[t]);
+function stepAxis(svg, generation, x, width, height) {
+  for (const t of ticks(generation.frames - 1, 6)) {
+    if (Number.isInteger(t)) element("text", { x: x(t), y: height - 18, "text-anchor": "middle" }, svg, generation.steps[t]);
   }
   element("text", { x: (MARGIN.left + width - MARGIN.right) / 2, y: height - 4, "text-anchor": "middle" }, svg, "step");
 }
@@ -33,34 +33,34 @@ function downTitle(svg, text, height) {
 }
 
 // The frame under a pointer; -1 beside the chart.
-function frameUnder(event, svg, run) {
+function frameUnder(event, svg, generation) {
   const box = svg.getBoundingClientRect();
   const across = (event.clientX - box.left - MARGIN.left) / (box.width - MARGIN.left - MARGIN.right);
-  return across < 0 || across >= 1 ? -1 : Math.floor(across * run.frames);
+  return across < 0 || across >= 1 ? -1 : Math.floor(across * generation.frames);
 }
 
 // lines: [class, label, scores over frames]
-function drawLine(svg, run, lines, token, frame) {
+function drawLine(svg, generation, lines, token, frame) {
   const width = svg.clientWidth, height = svg.clientHeight;
   svg.replaceChildren();
   if (!width || token < 0) return;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const w = width - MARGIN.left - MARGIN.right, legend = 18, h = height - legend - MARGIN.top - MARGIN.bottom;
   const top = Math.max(1, ...lines.flatMap(([, , scores]) => [...scores])) * 1.05;
-  const x = (t) => MARGIN.left + (t + 0.5) / run.frames * w, y = (score) => legend + MARGIN.top + (1 - score / top) * h;
+  const x = (t) => MARGIN.left + (t + 0.5) / generation.frames * w, y = (score) => legend + MARGIN.top + (1 - score / top) * h;
   for (const score of ticks(top, 3)) {
     element("line", { class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(score), y2: y(score) }, svg);
     element("text", { x: MARGIN.left - 6, y: y(score) + 4, "text-anchor": "end" }, svg, String(+score.toPrecision(3)));
   }
-  stepAxis(svg, run, x, width, height);
+  stepAxis(svg, generation, x, width, height);
   downTitle(svg, "received", height + legend);
-  if (run.committedAt[token] >= 0) {
-    const born = x(run.bornAt(token));
+  if (generation.committedAt[token] >= 0) {
+    const born = x(generation.bornAt(token));
     element("line", { class: "born", x1: born, x2: born, y1: y(top), y2: y(0) }, svg);
   }
   let place = MARGIN.left;
   for (const [kind, label, scores] of lines) {
-    const points = [...scores].map((score, t) => (run.exists(token, t) ? `${x(t).toFixed(1)},${y(score).toFixed(1)}` : null));
+    const points = [...scores].map((score, t) => (generation.exists(token, t) ? `${x(t).toFixed(1)},${y(score).toFixed(1)}` : null));
     element("polyline", { class: `line ${kind}`, points: points.filter(Boolean).join(" ") }, svg);
     element("line", { class: `line ${kind}`, x1: place, x2: place + 20, y1: 9, y2: 9 }, svg);
     const text = `${label} ${showNumber(scores[frame])}`;

@@ -17,11 +17,11 @@ from support.made_study import ANSWER, EVIL, MOVING, SVG, make_run, make_study
 
 from jaxsink.cli.report import add_parser
 from jaxsink.errors import JaxsinkError
-from jaxsink.reporting import figures, read_study, render
-from jaxsink.reporting import page as page_module
-from jaxsink.reporting.gif import colours, ink_on, lay_out, luminance, make_panel
-from jaxsink.reporting.runs import Packing, choose_packing, encode, pack, read_run
-from jaxsink.reporting.view import View, choose_run, movement, opening, views
+from jaxsink.report import figures, read_study, render
+from jaxsink.report import page as page_module
+from jaxsink.report.gif import colours, ink_on, lay_out, luminance, make_panel
+from jaxsink.report.played import Packing, choose_packing, encode, pack, read_generation
+from jaxsink.report.view import View, choose_generation, movement, opening, views
 from jaxsink.sinks import Threshold, track
 
 
@@ -69,12 +69,12 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
     assert 'id="evil"' not in page and "</script><b" not in page
     assert page.count("</script>") == page.count("<script")
     data = json.loads(re.search(r'id="study">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
-    assert EVIL in data["runs"][0]["tokens"]
+    assert EVIL in data["generations"][0]["tokens"]
 
 
 def test_packed_numbers_come_back(tmp_path: Path) -> None:
     arrays = make_run(tmp_path / "r.npz", "dlm")
-    run = read_run(tmp_path / "r.npz")
+    run = read_generation(tmp_path / "r.npz")
     about, blobs = pack(run, Packing(16, 1))
     raw = np.frombuffer(base64.b64decode(blobs["masked"]), "<f2").reshape(about["shape"])
     np.testing.assert_array_equal(raw, arrays["masked"])
@@ -102,7 +102,7 @@ def test_a_long_run_still_fits(study: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_frames_show_each_token_once(tmp_path: Path) -> None:
     for kind in ("dlm", "arm"):
         make_run(tmp_path / "r.npz", kind)
-        run = read_run(tmp_path / "r.npz")
+        run = read_generation(tmp_path / "r.npz")
         fresh = np.array([run.fresh_at(frame) for frame in range(len(run.steps))])
         assert (fresh.sum(0) == (run.committed_at >= 0)).all() and run.shown_at(len(run.steps) - 1).all()
 
@@ -141,9 +141,11 @@ def test_command_writes_page_and_animation(study: Path, tmp_path: Path, capsys: 
     assert command(*words, "--show", "b-llama,a-llada", "--layer", "2", "--head", "mean") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["page"] == str(page) and result["bytes"] == page.stat().st_size and result["gif"] == str(gif)
-    shown = [{"run": 2, "layer": 2, "head": -1}, {"run": 0, "layer": 2, "head": -1}]
+    shown = [{"generation": 2, "layer": 2, "head": -1}, {"generation": 0, "layer": 2, "head": -1}]
     assert f'"show":{json.dumps(shown, separators=(",", ":"))}' in page.read_text()
-    assert [view["run"] for view in result["shown"]] == ["b-llama", "a-llada"] and not list(tmp_path.rglob("*.partial"))
+    assert [view["generation"] for view in result["shown"]] == ["b-llama", "a-llada"] and not list(
+        tmp_path.rglob("*.partial")
+    )
     with image.open(io.BytesIO(gif.read_bytes())) as animation:
         assert animation.n_frames == result["gif_frames"] == len(ANSWER) and animation.size == (1280, 720)
         first = np.asarray(animation.convert("RGB")).astype(int)
@@ -153,14 +155,14 @@ def test_command_writes_page_and_animation(study: Path, tmp_path: Path, capsys: 
     before = gif.read_bytes()
     assert command(*words, "--show", "a-llada") == 0
     shown = json.loads(capsys.readouterr().out)["shown"]
-    assert shown == [{"run": "a-llada", "layer": MOVING[0], "head": MOVING[1]}] and gif.read_bytes() != before
+    assert shown == [{"generation": "a-llada", "layer": MOVING[0], "head": MOVING[1]}] and gif.read_bytes() != before
 
 
 def test_animation_tells_nothing_of_what_is_to_come(tmp_path: Path) -> None:
     """Two runs whose prompts and first tokens are equal look the same until the others appear; then they differ."""
     pytest.importorskip("PIL")
     make_run(tmp_path / "r.npz", "dlm")
-    run = read_run(tmp_path / "r.npz")
+    run = read_generation(tmp_path / "r.npz")
     frame = 9
     to_come = np.flatnonzero(~run.shown_at(frame))
     other = run.tokens.copy()
@@ -194,14 +196,14 @@ def test_page_without_generations(tmp_path: Path) -> None:
 
 def test_the_page_opens_where_a_sink_moves_beside_the_same_with_it_hidden(study: Path) -> None:
     everything = read_study(study)
-    runs = {run.name: run for run in everything.runs}
-    first, second = opening(everything.runs, 3.0)
-    assert (first.run.name, first.layer, first.head) == ("a-llada", *MOVING)
-    assert (second.run.name, second.layer, second.head) == ("a-llada-hidden", *MOVING)
-    without = [run for run in everything.runs if not run.condition]
-    assert [view.run.name for view in opening(without, 3.0)] == ["a-llada", "b-llama"]
-    assert [view.run.name for view in opening([runs["b-llama"]], 3.0)] == ["b-llama"] and opening([], 3.0) == []
-    assert choose_run(everything.runs, "mini-llada", 3.0).name == "a-llada"
+    runs = {run.name: run for run in everything.generations}
+    first, second = opening(everything.generations, 3.0)
+    assert (first.generation.name, first.layer, first.head) == ("a-llada", *MOVING)
+    assert (second.generation.name, second.layer, second.head) == ("a-llada-hidden", *MOVING)
+    without = [run for run in everything.generations if not run.condition]
+    assert [view.generation.name for view in opening(without, 3.0)] == ["a-llada", "b-llama"]
+    assert [view.generation.name for view in opening([runs["b-llama"]], 3.0)] == ["b-llama"] and opening([], 3.0) == []
+    assert choose_generation(everything.generations, "mini-llada", 3.0).name == "a-llada"
     (view,) = views([runs["a-llada"]], 3.0, head=-1)
     np.testing.assert_allclose(view.scores, runs["a-llada"].parts["scores"][:, 1].astype(float).mean(1), rtol=1e-3)
 
@@ -210,7 +212,7 @@ def test_movement_is_what_tracking_calls_jumps(tmp_path: Path) -> None:
     noise = np.random.default_rng(3)
     for kind in ("dlm", "arm"):
         make_run(tmp_path / "r.npz", kind)
-        run = read_run(tmp_path / "r.npz")
+        run = read_generation(tmp_path / "r.npz")
         scores = noise.gamma(0.3, 1.5, run.parts["scores"].shape).astype(np.float16) * run.exists()[:, None, None]
         run = replace(run, parts={"scores": scores.astype(np.float16)})
         found = track(scores[:, :, None].astype(np.float32), Threshold(3.0), run.exists()[:, None])
@@ -255,7 +257,7 @@ def test_broken_runs_say_what_is_wrong(changes: dict, message: str, tmp_path: Pa
     arrays = make_run(tmp_path / "r.npz", "dlm") | changes
     np.savez(tmp_path / "r.npz", **{key: value for key, value in arrays.items() if value is not None})
     with pytest.raises(JaxsinkError, match=r"r\.npz.*" + message):
-        read_run(tmp_path / "r.npz")
+        read_generation(tmp_path / "r.npz")
 
 
 def test_wrong_arguments(study: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ function codeTable(top) {
 
 let halves = null;
 
-class Run {
+class Generation {
   constructor(about, index) {
     Object.assign(this, about);
     this.index = index;
@@ -45,7 +45,7 @@ class Run {
   // [frame, layer, head, token] as codes, with the table that turns them into scores.
   decode(part) {
     if (!this.decoded[part]) {
-      const text = atob(document.getElementById(`run-${this.index}-${part}`).textContent);
+      const text = atob(document.getElementById(`generation-${this.index}-${part}`).textContent);
       const bytes = new Uint8Array(text.length);
       for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
       if (this.bits === 16) {
@@ -137,7 +137,7 @@ function withTop(values) {
   return { values, top };
 }
 
-const runs = study.runs.map((about, index) => new Run(about, index));
+const generations = study.generations.map((about, index) => new Generation(about, index));
 
 function showToken(text) {
   const signs = { "\n": "↵", "\t": "⇥", "\r": "␍" };

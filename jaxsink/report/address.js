@@ -1,10 +1,10 @@
-// The view in the page's address, so that it can be sent to others: #run=NAME&layer=3&head=3&step=12&beside=NAME&layer2=3&head2=3
+// The view in the page's address, so that it can be sent to others: #generation=NAME&layer=3&head=3&step=12&beside=NAME&layer2=3&head2=3
 
 function writeAddress(player) {
   const words = new URLSearchParams();
   player.used.forEach((pane, index) => {
-    const { run, layer, head } = pane.place, end = index ? "2" : "";
-    words.set(index ? "beside" : "run", run.name);
+    const { generation, layer, head } = pane.place, end = index ? "2" : "";
+    words.set(index ? "beside" : "generation", generation.name);
     words.set(`layer${end}`, layer < 0 ? "mean" : layer);
     words.set(`head${end}`, head < 0 ? "mean" : head);
   });
@@ -14,12 +14,12 @@ function writeAddress(player) {
 
 // Show what the address says; false if it says nothing about the player.
 function readAddress(player) {
-  const words = new URLSearchParams(location.hash.slice(1)), named = (key) => runs.find((run) => run.name === words.get(key));
-  if (!named("run")) return false;
+  const words = new URLSearchParams(location.hash.slice(1)), named = (key) => generations.find((generation) => generation.name === words.get(key));
+  if (!named("generation")) return false;
   const number = (key, otherwise) => (/^\d+$/.test(words.get(key) ?? "") ? +words.get(key) : words.get(key) === "mean" ? -1 : otherwise);
-  ["run", "beside"].forEach((key, index) => {
-    const run = named(key), end = index ? "2" : "";
-    if (run) player.panes[index].open(run, number(`layer${end}`, run.moving[0]), number(`head${end}`, run.moving[1]));
+  ["generation", "beside"].forEach((key, index) => {
+    const generation = named(key), end = index ? "2" : "";
+    if (generation) player.panes[index].open(generation, number(`layer${end}`, generation.moving[0]), number(`head${end}`, generation.moving[1]));
   });
   player.isPair = Boolean(named("beside"));
   player.changed();

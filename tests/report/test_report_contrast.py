@@ -11,7 +11,7 @@ import pytest
 from support.browser import SLIDE, Browser
 from support.made_study import make_run, make_study
 
-from jaxsink.reporting import read_study, render
+from jaxsink.report import read_study, render
 
 LEVELS = 256  # tokens, one for each share of the colour scale
 TOP, POWER = 40.0, 1.7

@@ -1,14 +1,14 @@
-// One of the two panes: a run, its layer and head, its tokens, its map and the trajectory of the chosen token.
+// One of the two panes: a generation, its layer and head, its tokens, its map and the trajectory of the chosen token.
 
 const NAMES = { scores: "all tokens", masked: "masked tokens", unmasked: "unmasked tokens" };
 
 class Pane {
-  constructor(player, { run, layer, head }) {
+  constructor(player, { generation, layer, head }) {
     this.player = player;
     this.node = document.getElementById("pane").content.firstElementChild.cloneNode(true);
     for (const node of this.node.querySelectorAll("[data-part]")) this[node.dataset.part.replace("-", "")] = node;
     this.chart = new MapChart(this.map);
-    this.run.addEventListener("change", () => { this.open(runs[+this.run.value]); player.changed(); });
+    this.generation.addEventListener("change", () => { this.open(generations[+this.generation.value]); player.changed(); });
     for (const select of [this.layer, this.head]) select.addEventListener("change", () => this.chooseHead(this.layer.value, this.head.value));
     this.moving.addEventListener("click", () => this.chooseHead(...this.shown.moving));
     this.grid.addEventListener("click", (event) => this.pickHead(event.target.closest("button")));
@@ -20,34 +20,34 @@ class Pane {
     this.line.addEventListener("click", (event) => this.goTo(this.chosen, frameUnder(event, this.line, this.shown)));
     for (const part of [this.tokens, this.map, this.line]) part.addEventListener("pointerleave", hideTip);
     this.node.addEventListener("pointerdown", () => { player.active = this; });
-    this.open(runs[run], layer, head);
+    this.open(generations[generation], layer, head);
   }
 
-  // Show a run; its layer and head stay where they are, as far as it has them.
-  open(run, layer = this.layer.value, head = this.head.value) {
-    this.shown = run;
-    const same = runs.filter((other) => other.problem === run.problem);
-    this.run.replaceChildren(...same.map((other) => new Option(other.label, other.index)));
-    this.run.value = run.index;
+  // Show a generation; its layer and head stay where they are, as far as it has them.
+  open(generation, layer = this.layer.value, head = this.head.value) {
+    this.shown = generation;
+    const same = generations.filter((other) => other.problem === generation.problem);
+    this.generation.replaceChildren(...same.map((other) => new Option(other.label, other.index)));
+    this.generation.value = generation.index;
     this.chosen = -1;
-    fill(this.layer, run.layers, layer);
-    fill(this.head, run.heads, head);
-    drawGrid(this.grid, run);
-    this.spans = run.tokens.map((text, position) => {
+    fill(this.layer, generation.layers, layer);
+    fill(this.head, generation.heads, head);
+    drawGrid(this.grid, generation);
+    this.spans = generation.tokens.map((text, position) => {
       const span = document.createElement("span");
       span.dataset.position = position;
       return span;
     });
-    this.breaks = run.tokens.map((text) => (text.includes("\n") ? document.createElement("br") : null));
+    this.breaks = generation.tokens.map((text) => (text.includes("\n") ? document.createElement("br") : null));
     this.tokens.replaceChildren(...this.spans.flatMap((span, position) => [span, this.breaks[position]].filter(Boolean)));
     this.tokens.style.minHeight = "";
   }
 
   get place() {
-    return { run: this.shown, layer: +this.layer.value, head: +this.head.value };
+    return { generation: this.shown, layer: +this.layer.value, head: +this.head.value };
   }
 
-  // [[view, ramp]] for the choice of queries; all queries where a run was recorded without the split.
+  // [[view, ramp]] for the choice of queries; all queries where a generation was recorded without the split.
   get views() {
     const { queries } = this.player, wanted = queries === "split" ? ["masked", "unmasked"] : [queries];
     const parts = wanted.every((part) => this.shown.has(part)) ? wanted : ["scores"];
@@ -76,7 +76,7 @@ class Pane {
     this.tokens.style.minHeight = "";
   }
 
-  // The token that receives most over the whole run.
+  // The token that receives most over the whole generation.
   strongest() {
     const { values } = this.view("scores"), sums = new Float64Array(this.shown.size);
     values.forEach((value, index) => { sums[index % sums.length] += value; });
@@ -84,19 +84,19 @@ class Pane {
   }
 
   draw(step) {
-    const run = this.shown, frame = run.frameAt(step), views = this.views;
+    const generation = this.shown, frame = generation.frameAt(step), views = this.views;
     this.frame = frame;
-    const sinks = run.sinks(views[0][0], frame);
-    if (views[1]) for (const sink of run.sinks(views[1][0], frame)) sinks.add(sink);
+    const sinks = generation.sinks(views[0][0], frame);
+    if (views[1]) for (const sink of generation.sinks(views[1][0], frame)) sinks.add(sink);
     this.tokens.classList.toggle("split", views.length > 1);
     this.spans.forEach((span, position) => this.paintToken(span, position, frame, views, sinks));
     this.tokens.style.minHeight = `${this.tokens.offsetHeight}px`; // what is below does not jump while tokens appear
-    const known = run.tokens.filter((_, position) => !this.isSecret(position, frame)).length;
+    const known = generation.tokens.filter((_, position) => !this.isSecret(position, frame)).length;
     const missing = views.length === 1 && this.player.queries !== views[0][1] ? " · recorded without the split" : "";
     const found = sinks.size === 1 ? "1 sink" : `${sinks.size} sinks`;
-    this.status.textContent = `step ${run.steps[frame]} · ${known} of ${run.size} tokens known · ${found}${missing}`;
+    this.status.textContent = `step ${generation.steps[frame]} · ${known} of ${generation.size} tokens known · ${found}${missing}`;
     this.chart.move(frame, this.chosen);
-    this.map.setAttribute("aria-label", `Attention received by ${run.size} positions (down) at ${run.frames} steps (to the right)`);
+    this.map.setAttribute("aria-label", `Attention received by ${generation.size} positions (down) at ${generation.frames} steps (to the right)`);
     this.drawTrajectory(frame);
   }
 
@@ -106,16 +106,16 @@ class Pane {
   }
 
   paintToken(span, position, frame, views, sinks) {
-    const run = this.shown, state = run.state(position, frame), secret = this.isSecret(position, frame);
-    const shares = views.map(([view]) => strength(view.values[frame * run.size + position], this.limit, this.scale));
+    const generation = this.shown, state = generation.state(position, frame), secret = this.isSecret(position, frame);
+    const shares = views.map(([view]) => strength(view.values[frame * generation.size + position], this.limit, this.scale));
     const colours = views.map(([, ramp], i) => colour(shares[i], ramp));
-    const text = secret ? "" : showToken(run.tokens[position]);
+    const text = secret ? "" : showToken(generation.tokens[position]);
     if (span.textContent !== text) span.textContent = text;
     if (this.breaks[position]) this.breaks[position].hidden = secret;
     span.className = `token ${state}`;
     span.classList.toggle("sink", sinks.has(position));
     span.classList.toggle("chosen", position === this.chosen);
-    span.classList.toggle("hidden", run.isHidden(this.view("scores"), position, frame, +this.layer.value, +this.head.value));
+    span.classList.toggle("hidden", generation.isHidden(this.view("scores"), position, frame, +this.layer.value, +this.head.value));
     span.style.setProperty("--from", `rgb(${colours[0]})`);
     span.style.setProperty("--to", `rgb(${colours.at(-1)})`);
     span.style.setProperty("--glow", Math.max(...shares).toFixed(3));
@@ -123,13 +123,13 @@ class Pane {
   }
 
   drawTrajectory(frame) {
-    const run = this.shown, token = this.chosen;
-    const over = (part) => Float32Array.from({ length: run.frames }, (_, t) => this.view(part).values[t * run.size + token]);
+    const generation = this.shown, token = this.chosen;
+    const over = (part) => Float32Array.from({ length: generation.frames }, (_, t) => this.view(part).values[t * generation.size + token]);
     const lines = [["all", "all", over("scores")]];
-    if (run.isSplit) for (const part of ["masked", "unmasked"]) lines.push([`from-${part}`, part, over(part)]);
+    if (generation.isSplit) for (const part of ["masked", "unmasked"]) lines.push([`from-${part}`, part, over(part)]);
     this.linetitle.textContent = `Position ${token}, ${this.textOf(token, frame)}, ${this.since(token)}: attention received from`;
     this.line.setAttribute("aria-label", this.linetitle.textContent);
-    drawLine(this.line, run, lines, token, frame);
+    drawLine(this.line, generation, lines, token, frame);
   }
 
   textOf(token, frame) {
@@ -175,12 +175,12 @@ class Pane {
 
   point(event, token, frame) {
     if (token < 0 || frame < 0) return hideTip();
-    const run = this.shown, lines = [this.textOf(token, frame), `position ${token}, ${this.since(token)}`];
-    lines.push(run.exists(token, frame) ? `at step ${run.steps[frame]} it receives` : `not there yet at step ${run.steps[frame]}`);
-    if (run.exists(token, frame)) for (const part of ["scores", "masked", "unmasked"]) {
-      if (run.has(part)) lines.push(`from ${NAMES[part]}: ${showNumber(this.view(part).values[frame * run.size + token])}`);
+    const generation = this.shown, lines = [this.textOf(token, frame), `position ${token}, ${this.since(token)}`];
+    lines.push(generation.exists(token, frame) ? `at step ${generation.steps[frame]} it receives` : `not there yet at step ${generation.steps[frame]}`);
+    if (generation.exists(token, frame)) for (const part of ["scores", "masked", "unmasked"]) {
+      if (generation.has(part)) lines.push(`from ${NAMES[part]}: ${showNumber(this.view(part).values[frame * generation.size + token])}`);
     }
-    if (run.isHidden(this.view("scores"), token, frame, +this.layer.value, +this.head.value)) lines.push("hidden from this head");
+    if (generation.isHidden(this.view("scores"), token, frame, +this.layer.value, +this.head.value)) lines.push("hidden from this head");
     showTip(event, lines.join("\n"));
   }
 }

@@ -12,10 +12,10 @@ from string import Template
 from typing import Any
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.reporting.figures import embed, figure_html, source
-from jaxsink.reporting.runs import Packing, Run, choose_packing, pack
-from jaxsink.reporting.study import VERDICTS, StudyResults
-from jaxsink.reporting.view import View, most_moving, opening
+from jaxsink.report.figures import embed, figure_html, source
+from jaxsink.report.played import Packing, PlayedGeneration, choose_packing, pack
+from jaxsink.report.study import VERDICTS, StudyResults
+from jaxsink.report.view import View, most_moving, opening
 from jaxsink.runs.atomic import new_file
 from jaxsink.study.finding import Finding, Table
 from jaxsink.version import __version__
@@ -49,7 +49,7 @@ WORDS = {  # for one, for several
 def render(study: StudyResults, show: list[View] | None = None) -> str:
     """The page as text. show: the one or two generations that the player opens with."""
     packing = Packing(16, 1)
-    show = opening(study.runs, study.eps) if show is None else show
+    show = opening(study.generations, study.eps) if show is None else show
     fields = page_fields(study, packing, show)
     size = sum(len(text.encode()) for text in fields.values()) + len(asset("page.html"))
     if size > LIMIT:
@@ -57,13 +57,15 @@ def render(study: StudyResults, show: list[View] | None = None) -> str:
         largest = max(figures, key=lambda figure: len(source(figure)), default=None)
         hint = f"; the largest figure is {largest}" if largest else ""
         raise JaxsinkError(f"the page would have {size / 1e6:.1f} MB, more than {LIMIT / 1e6:.1f}{hint}.")
-    packing = choose_packing(study.runs, LIMIT - size - ELEMENT * sum(len(run.parts) for run in study.runs))
+    packing = choose_packing(
+        study.generations, LIMIT - size - ELEMENT * sum(len(generation.parts) for generation in study.generations)
+    )
     if packing != Packing(16, 1):
         fields = page_fields(study, packing, show)
     blobs = [
-        f'<script type="text/plain" id="run-{number}-{part}">{blob}</script>'
-        for number, run in enumerate(study.runs)
-        for part, blob in pack(run, packing)[1].items()
+        f'<script type="text/plain" id="generation-{number}-{part}">{blob}</script>'
+        for number, generation in enumerate(study.generations)
+        for part, blob in pack(generation, packing)[1].items()
     ]
     return Template(asset("page.html")).substitute(fields, blobs="\n".join(blobs))
 
@@ -79,8 +81,14 @@ def page_fields(study: StudyResults, packing: Packing, show: list[View]) -> dict
     """What goes into the page's template, but for the generations' numbers."""
     script = "(() => {\n" + "".join(asset(name) for name in SCRIPTS) + "})();\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    about = [pack(run, packing)[0] | {"moving": most_moving(run, study.eps)[1:]} for run in study.runs]
-    panes = [{"run": study.runs.index(view.run), "layer": view.layer, "head": view.head} for view in show]
+    about = [
+        pack(generation, packing)[0] | {"moving": most_moving(generation, study.eps)[1:]}
+        for generation in study.generations
+    ]
+    panes = [
+        {"generation": study.generations.index(view.generation), "layer": view.layer, "head": view.head}
+        for view in show
+    ]
     return {
         "title": escape(study.title),
         "generator": f"jaxsink {__version__}",
@@ -90,14 +98,14 @@ def page_fields(study: StudyResults, packing: Packing, show: list[View]) -> dict
         "player": player_html(study, packing),
         "experiments": "".join(finding_html(finding, study.figures(finding)) for finding in study.findings),
         "manifest": manifest_html(study),
-        "data": embed({"runs": about, "show": panes, "eps": study.eps}),
+        "data": embed({"generations": about, "show": panes, "eps": study.eps}),
         "style": "\n".join(asset(name) for name in STYLES),
         "script": script,
     }
 
 
 def asset(name: str) -> str:
-    return (files("jaxsink.reporting") / name).read_text(encoding="utf-8")
+    return (files("jaxsink.report") / name).read_text(encoding="utf-8")
 
 
 def subtitle(study: StudyResults) -> list[str]:
@@ -190,7 +198,7 @@ def show_value(value: Any) -> str:
 
 
 def player_html(study: StudyResults, packing: Packing) -> str:
-    if not study.runs:
+    if not study.generations:
         return (
             '<section><h2>Watch the sinks</h2><p class="dim">This study recorded no generations to play.</p></section>'
         )
@@ -199,14 +207,14 @@ def player_html(study: StudyResults, packing: Packing) -> str:
         notes.append("Values are rounded to about 1 %, to keep this page small.")
     if packing.every > 1:
         notes.append(f"Of {packing.every} recorded steps one is kept, for the same reason.")
-    texts = "".join(map(text_html, study.runs))
+    texts = "".join(map(text_html, study.generations))
     return Template(asset("player.html")).substitute(precision=" ".join(notes), texts=texts, eps=f"{study.eps:g}")
 
 
-def text_html(run: Run) -> str:
-    prompt, response = run.text
+def text_html(generation: PlayedGeneration) -> str:
+    prompt, response = generation.text
     return (
-        f"<details><summary>{escape(' · '.join(filter(None, (run.problem, run.label))))}</summary>"
+        f"<details><summary>{escape(' · '.join(filter(None, (generation.problem, generation.label))))}</summary>"
         f'<div class="text"><span class="prompt">{escape(prompt)}</span>{escape(response)}</div></details>'
     )
 
