@@ -11,6 +11,7 @@ from jaxsink.sinks.rules import Importance, Outlier, Rule, Threshold, TopK, dete
 from jaxsink.sinks.tokens import Frequency, Rates, canvases, frequency, fresh, kind_table, top_tokens
 from jaxsink.sinks.track import Tracks, track
 from jaxsink.sinks.turns import Turns
+from jaxsink.sinks.visibility import visibility_normalised
 from jaxsink.sinks.unmasking import Frontier, blocks, distance, drift_per_block, frontier
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "split_by_query",
     "sweep",
     "top_tokens",
+    "visibility_normalised",
     "track",
 ]
 

@@ -50,6 +50,7 @@ class Question:
     prompt  token ids
     grade   the score of a text
     gold    token ids of the published answer
+    cluster what it really asks: questions of one cluster differ in words alone
     """
 
     index: int
@@ -57,6 +58,11 @@ class Question:
     prompt: tuple[int, ...]
     grade: Callable[[str], Score]
     gold: tuple[int, ...] = ()
+    cluster: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.cluster:
+            object.__setattr__(self, "cluster", self.task_id)
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,9 @@ def word_questions(
     numbers: Sequence[int], asked: Sequence[Problem], prompts: Sequence[list[int]], golds: Sequence[list[int]]
 ) -> tuple[Question, ...]:
     return tuple(
-        Question(number, f"{TASK}/test/{number}", tuple(prompt), partial(grade_number, problem), tuple(gold))
+        Question(
+            number, f"{TASK}/test/{number}", tuple(prompt), partial(grade_number, problem), tuple(gold), problem.cluster
+        )
         for number, problem, prompt, gold in zip(numbers, asked, prompts, golds, strict=True)
     )
 

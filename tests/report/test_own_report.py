@@ -57,7 +57,7 @@ def test_report_writes_the_player_page(diffusion: jaxsink.Generation, tmp_path: 
     page = jaxsink.report(diffusion, Words(), tmp_path / "new" / "r.html", title="tiny")  # type: ignore[arg-type]
     text = Path(page).read_text()
     data = data_of(text)
-    assert str(page) == str(tmp_path / "new" / "r.html") and "What holds" not in text
+    assert str(page) == str(tmp_path / "new" / "r.html") and "What the study finds" not in text
     assert [(run["model"], run["problem"], run["kind"]) for run in data["generations"]] == [
         ("tiny", "Sequence 1", "dlm"),
         ("tiny", "Sequence 2", "dlm"),
