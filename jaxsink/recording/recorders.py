@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Float32, Int
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import KINDS as QUERY_KINDS
 from jaxsink.nn.recorder import Recorder, SeesKeys, compile_record, ready_made
+from jaxsink.nn.softmax import hides
 from jaxsink.nn.taps import ReceivedTap, Tap, VectorTap
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Tap",
     "VectorTap",
     "compile_record",
+    "dropped",
     "extra_sink",
     "head_norm",
     "hidden",
@@ -65,6 +67,12 @@ def received_by_query() -> Recorder:
 def last_row() -> Recorder:
     """f32[B,H,S]: attention paid by the last real query, the rule for autoregressive models."""
     return Recorder(_last_row, "sum", of_last_query=True)
+
+
+@ready_made
+def dropped() -> Recorder:
+    """bool[B,H,S]: the keys that `drop` or an intervention hid in this step; keys that only get less are not hidden."""
+    return Recorder(_dropped, "once")
 
 
 @ready_made
@@ -163,6 +171,13 @@ def _last_row(tap: Tap) -> Float32[Array, "B H S"]:
     assert tap.probs is not None
     last = last_real_position(tap.mask)
     return jnp.where((tap.query_position == last[:, None])[:, None, :, None], tap.probs, 0.0).sum(axis=2)
+
+
+def _dropped(tap: Tap) -> Bool[Array, "B H S"]:
+    mask = tap.mask[:, None, :]
+    if tap.context.drop is None:
+        return jnp.zeros((mask.shape[0], tap.q.shape[2], mask.shape[2]), bool)
+    return hides(tap.context.drop)[..., : mask.shape[2]] & mask
 
 
 def _extra_sink(tap: Tap) -> Float32[Array, "B H"]:

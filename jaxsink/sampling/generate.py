@@ -29,7 +29,7 @@ from jaxsink.sampling import interventions
 from jaxsink.sampling.base import Sampler, filler_id
 from jaxsink.sampling.execution import Program
 from jaxsink.sampling.generation import Generation, end_ids
-from jaxsink.sampling.inputs import Start, pad_prompts
+from jaxsink.sampling.inputs import Start, pad_prompts, policy_numbers
 from jaxsink.sampling.interventions import Intervention
 from jaxsink.sampling.leaves import Kept
 from jaxsink.sampling.needs import bytes_needed
@@ -138,6 +138,8 @@ def generate(
     check_run(config, sampler, intervene, how)
     tokens, real = pad_prompts(config, encode_prompts(model, prompts, mask, chat), mask, how.pad_to)
     start = Start.make(config, sampler, tokens, real, padded=how.pad_to is not None, force=how.force)
+    policy = policy_numbers(how.policies, len(tokens))
+    interventions.check(intervene, config, sampler, start.mask.sum(axis=1), policy)
     spec = make_spec(model, sampler, start, record, intervene, how)
     devices = None if how.devices is None else check_devices(how.devices)[: len(tokens)]
     if spec.mesh is not None and devices is not None:
@@ -147,7 +149,7 @@ def generate(
     def place(x: np.ndarray, axis: int = 0) -> Array:
         return put_batch(pad_batch(x, axis, share), spec.mesh, axis)
 
-    inputs = start.inputs(spec, config.vocab, place, seed, how.draws, how.policies)
+    inputs = start.inputs(spec, config.vocab, place, seed, how.draws, policy)
     canvas = place(start.canvas)
     program = Program.on(model, sampler, spec, devices)
     needed = partial(bytes_needed, Program(model, sampler, spec), canvas, inputs, how.stream or spec.total_steps)
@@ -167,7 +169,7 @@ def check_run(config: ModelConfig, sampler: Sampler, intervene: Intervention | N
             f"recommends, not {type(sampler).__name__}: {sampler!r}."
         )
     sampler.check(config)
-    interventions.check(intervene, config)
+    interventions.check(intervene, config, sampler)
     if not sampler.is_autoregressive and config.mask_id is None:
         raise JaxsinkError(f"a {config.family} model has no mask token, so {type(sampler).__name__} cannot run on it.")
     for name, edit in (("edit_logits", how.edit_logits), ("edit_tokens", how.edit_tokens)):
