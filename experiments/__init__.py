@@ -1,7 +1,7 @@
 """The study "Attention Sinks in Diffusion Language Models", figure by figure and table by table, and what lies beyond it.
 
-Each module declares one experiment (see `jaxsink.study.experiments`): the question, the paper's claim, what is measured of
-whom, the statistic and what it is held against, and the function that turns measurements into a finding.
+Each module declares one experiment (see `jaxsink.study.experiments`): the question, the paper's claim, what is predicted of
+whom, the nulls that it is held against, and the function that shows what was measured.
 """
 
 PAPER = (
@@ -18,6 +18,8 @@ PAPER = (
     "table2_tokens",
 )
 BEYOND = (
+    "beyond_controls",
+    "beyond_values",
     "beyond_origin",
     "beyond_sensitivity",
     "beyond_dose",
