@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxsink.sinks.contrast import AtSinks, Split, at_sinks, scale_to_all_queries, split_by_query
 from jaxsink.sinks.mask import MaskSinks
-from jaxsink.sinks.rules import Importance, Outlier, Rule, Threshold, TopK, detect, sweep
+from jaxsink.sinks.rules import Importance, Outlier, Rule, Threshold, TopK, detect, sweep, visibility_normalised
 from jaxsink.sinks.tokens import Frequency, Rates, canvases, frequency, fresh, kind_table, top_tokens
 from jaxsink.sinks.track import Tracks, track
 from jaxsink.sinks.turns import Turns
@@ -42,6 +42,7 @@ __all__ = [
     "sweep",
     "top_tokens",
     "track",
+    "visibility_normalised",
 ]
 
 
