@@ -16,7 +16,7 @@ from jaxsink.cli.sampler_options import positive
 from jaxsink.errors import JaxsinkError
 
 PLAIN_OPTIONS = (
-    *("limit", "subset", "subset_seed", "rank_on", "gold", "seed"),
+    *("limit", "subset", "subset_seed", "rank_on", "gold", "canvases", "window", "seed"),
     *("rows", "devices", "mesh", "dtype", "allow_code_execution"),
 )
 EXAMPLES = """examples:
@@ -24,6 +24,8 @@ EXAMPLES = """examples:
   jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --rows 40 --mesh 8x1
   jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/small --data-file gsm8k_test.jsonl --subset 200
   jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/gold --gold --k 0,1 --select top,random,first
+  jaxsink evaluate mini-llada task --out runs/filled --gold --limit 100      likelihood of the published answers
+  jaxsink evaluate ./llada text --out runs/text --text book.txt --window 256
   jaxsink evaluate ./dream dream-7b-instruct/humaneval/study --out runs/code --allow-code-execution
   jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --shard 2/4      on the second of four hosts
   jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --summary --json
@@ -35,18 +37,21 @@ Running the same command again continues, whatever ended it, also on another num
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "evaluate",
-        help="accuracy on a benchmark with attention sinks masked, with controls",
+        help="accuracy or likelihood on a benchmark with attention sinks masked, with controls",
         description="Ask a model the questions of a benchmark, unmasked and with its top-K sinks (or as many other keys) "
-        "hidden, grade the answers, and count which tokens are sinks. DIR gets a line per answer as it comes, a manifest, "
-        "results.json, and Tables 1 and 2 beside the paper's (table1.csv, table2.csv, tables.json, tables.md). `jaxsink "
-        "table1` puts several such directories together.",
+        "hidden, grade the answers, see whether they end, repeat themselves or are empty, and count which tokens are sinks; "
+        "or, with --gold or --text, tell how likely the model finds given answers or a text. DIR gets a line per answer as "
+        "it comes, a manifest, results.json, and Tables 1 and 2 beside the paper's (table1.csv, table2.csv, outcomes.csv, "
+        "tables.json, tables.md). `jaxsink table1` puts several such directories together.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "model", metavar="MODEL", help="a checkpoint, also gs://…, a hub id, or a built-in name (for the setting task)"
     )
-    parser.add_argument("setting", metavar="SETTING", help="a name such as llada-8b-instruct/gsm8k/study, or task")
+    parser.add_argument(
+        "setting", metavar="SETTING", help="a name such as llada-8b-instruct/gsm8k/study, task, or text"
+    )
     parser.add_argument("--out", metavar="DIR", required=True, help="directory of the run; continues what is there")
     add_question_options(parser.add_argument_group("questions"))
     add_condition_options(parser.add_argument_group("conditions"))
@@ -61,6 +66,16 @@ def add_question_options(data: argparse._ArgumentGroup) -> None:
         "--train-file", metavar="FILE", help="its training split, for settings with examples in the prompt"
     )
     data.add_argument("--data-dir", metavar="DIR", help="where prepared data is kept (default: as TFDS)")
+    data.add_argument(
+        "--text", metavar="FILE", help='for the setting text: a text file, or .jsonl with a "text" each line'
+    )
+    data.add_argument(
+        "--window",
+        type=positive,
+        default=256,
+        metavar="N",
+        help="tokens of text at a time: the first half is given, the second scored (default: 256)",
+    )
     some = data.add_mutually_exclusive_group()
     some.add_argument("--limit", type=positive, metavar="N", help="the first N questions")
     some.add_argument("--subset", type=positive, metavar="N", help="N questions drawn at random")
@@ -84,7 +99,11 @@ def add_condition_options(what: argparse._ArgumentGroup) -> None:
     what.add_argument(
         "--gold",
         action="store_true",
-        help="ask nothing: the perplexity of the published answers (autoregressive models)",
+        help="ask nothing: perplexity of the published answers, and divergence from the unmasked model; a diffusion model "
+        "fills them in with a share t = 0.25, 0.5, 0.75 of their tokens masked",
+    )
+    what.add_argument(
+        "--canvases", type=positive, default=4, metavar="N", help="of a diffusion model, per answer and t (default: 4)"
     )
     sinks = what.add_mutually_exclusive_group()
     sinks.add_argument("--eps", type=eps, default=3.0, metavar="E", help="ε of Eq. 3 for counted sinks (default: 3)")
@@ -123,7 +142,7 @@ def add_running_options(how: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = local(args.out, "--out")
-    files = {name: getattr(args, name) for name in ("data_dir", "data_file", "train_file")}
+    files = {name: getattr(args, name) for name in ("data_dir", "data_file", "train_file", "text")}
     for name, path in files.items():
         if path is not None:
             local(path, f"--{name.replace('_', '-')}")

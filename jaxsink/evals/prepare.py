@@ -31,7 +31,18 @@ from jaxsink.planner.workload import exam_workload
 from jaxsink.runs.run import read_manifest
 from jaxsink.runs.stopping import IsStopped, never
 from jaxsink.tasks.benchmarks import Example, load_benchmark
-from jaxsink.tasks.exam import TASK, TASK_QUESTIONS, Exam, benchmark_exam, choose, gold_exam, task_exam
+from jaxsink.tasks.exam import (
+    CANVASES,
+    TASK,
+    TASK_QUESTIONS,
+    TEXT,
+    Exam,
+    benchmark_exam,
+    choose,
+    gold_exam,
+    task_exam,
+    text_exam,
+)
 from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
 from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.zoo.resolve import NAMES, resolve
@@ -53,6 +64,9 @@ class Options:
     select: Sequence[str] = ("top", "random", "bottom")
     rank_on: RankOn = "masked"
     gold: bool = False
+    canvases: int = CANVASES
+    text: PathLike | None = None
+    window: int = 256
     eps: float | None = 3.0
     seed: int = 0
     rows: int | None = None
@@ -81,7 +95,8 @@ def evaluate(
     """Ask a model the questions of a setting under all conditions, and sum up; goes on with what is in `out`.
 
     model      a built-in name, a checkpoint or a hub id
-    setting    a name such as "llada-8b-instruct/gsm8k/study", or "task" for the built-in word problems
+    setting    a name such as "llada-8b-instruct/gsm8k/study", "task" for the built-in word problems, or "text" for
+               the windows of a text
     say        is told what is about to run
     options    see `Options`
     """
@@ -94,11 +109,15 @@ def evaluate(
 def prepare(model: str, setting: str, options: Options, say: Callable[[str], object]) -> Evaluation:
     """Everything that can go wrong goes wrong before the weights are read."""
     check_leave(setting, options)
+    if (setting == TEXT) != (options.text is not None):
+        raise JaxsinkError(
+            f"the setting {TEXT} and --text FILE belong together: the one says what to do with the other."
+        )
     wanted = conditions(options.k, options.select, options.rank_on)
     devices, mesh = choose_place(options.mesh, options.devices)
     config = describe(model, **options.reading)[0]
     exam = choose_exam(model, setting, config, options)
-    exam = gold_exam(exam, config) if options.gold else exam
+    exam = gold_exam(exam, config, options.canvases) if options.gold or setting == TEXT else exam
     dtype = options.dtype or ("float32" if model in NAMES else None)  # built-in ones are small
     work = exam_workload(exam, config, wanted, options.eps, dtype or stored_dtype(model))
     found = jax.devices() if mesh is None else list(mesh.devices.flatten())
@@ -121,7 +140,7 @@ def sum_up(out: Path, setting: str, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def check_leave(setting: str, options: Options) -> None:
     """A setting whose answers are programs needs leave to run them."""
-    if setting == TASK or options.allow_code_execution or options.gold:
+    if setting in (TASK, TEXT) or options.allow_code_execution or options.gold:
         return
     if get_setting(setting).benchmark != "gsm8k":
         raise JaxsinkError(
@@ -147,8 +166,11 @@ def choose_exam(model: str, setting: str, config: ModelConfig, options: Options)
 
     if setting == TASK:
         return task_exam(config, chosen(max(TASK_QUESTIONS, options.limit or 0)), sampler_for(model))
-    known = get_setting(setting)
     tokenizer = Tokenizer.load(model)
+    if setting == TEXT:
+        assert options.text is not None
+        return text_exam(Path(options.text), options.window, tokenizer, config, chosen)
+    known = get_setting(setting)
     examples, train = benchmark_questions(known, options.data_file, options.train_file, options.data_dir)
     asked = [examples[number] for number in chosen(len(examples))]
     return benchmark_exam(known, asked, tokenizer, config, train, options.allow_code_execution)
@@ -167,7 +189,8 @@ def tokenizer_of(model: str, setting: str) -> Tokenizer:
     """For a summary, which needs the names of tokens but no weights."""
     if setting == TASK:
         return task_tokenizer()
-    get_setting(setting)
+    if setting != TEXT:
+        get_setting(setting)
     return Tokenizer.load(model)
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jaxtyping import Float
 
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
@@ -21,7 +23,7 @@ from jaxsink.nn.fingerprint import fingerprint
 from jaxsink.nn.quantization import weights_dtype
 from jaxsink.nn.transformer import Model
 from jaxsink.runs.lines import Line, read_lines
-from jaxsink.tasks.exam import Exam
+from jaxsink.tasks.exam import Exam, Question
 
 KIND = "evaluation"
 RESULTS, SPEED = "results", "speed"
@@ -48,6 +50,16 @@ def identity(
         "seed": seed,
     }
     return decides, {"reported": exam.reported}
+
+
+def about(question: Question, condition: Condition) -> Result:
+    """How every line begins."""
+    return {"index": question.index, "task_id": question.task_id, "condition": str(condition)}
+
+
+def likelihood(log_prob: Float[np.ndarray, " N"], divergence: Float[np.ndarray, " N"]) -> Result:
+    """How likely a model finds given tokens: the sum, their number, and the mean divergence from the unmasked model."""
+    return {"log_prob": float(log_prob.sum()), "tokens": len(log_prob), "kl": float(divergence.mean())}
 
 
 def read_results(folder: Path) -> dict[Key, Result]:

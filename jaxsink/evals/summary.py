@@ -1,4 +1,5 @@
-"""The figures of an evaluation, from its lines alone: accuracies with intervals, paired tests, sink tokens, speed.
+"""The figures of an evaluation, from its lines alone: accuracies or likelihoods with intervals, paired tests, other
+outcomes, sink tokens, speed.
 
 Only questions that are finished under every condition count, because conditions are compared on the same questions.
 """
@@ -14,6 +15,7 @@ import numpy as np
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Comparison, Named, comparisons
+from jaxsink.evals.outcomes import compared_outcomes, summed_up
 from jaxsink.evals.paper import published
 from jaxsink.evals.results import KIND, SPEED, read_results
 from jaxsink.evals.sinks import frequent_tokens, pool
@@ -53,9 +55,9 @@ def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
         for label, answers in by_condition.items():
             about = {"condition": label, "k": known[label].k, "select": known[label].select}
             if gold:
-                results["conditions"].append({**about, **perplexities(answers)})
+                results["conditions"].append({**about, "total": len(answers), **by_share(perplexity, answers)})
                 continue
-            line = {**about, **accuracies(answers)}
+            line = {**about, **accuracies(answers), "outcomes": summed_up(answers)}
             results["conditions"].append(line | against_published(line, manifest, complete=count == total))
             if manifest["eps"] is not None:
                 results["sinks"][label] = sinks(answers, name_of)
@@ -106,7 +108,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         results = {}
     there = len(next(iter(finished(folder, list(manifest["conditions"]))[0].values())))
-    if not {"finished", "subject", "tests"} <= set(results) or results["finished"] != there:
+    whole = {"finished", "subject", "tests", "gold"} <= set(results)
+    whole = whole and (results["gold"] or all("outcomes" in line for line in results["conditions"]))
+    if not whole or results["finished"] != there:
         raise JaxsinkError(
             f"{folder} has answers that are not summed up; do so with `jaxsink evaluate MODEL {manifest['exam']['name']} "
             f"--out {folder} --summary`."
@@ -117,29 +121,44 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def compared(pair: Comparison, by_condition: Mapping[str, Answers]) -> dict[str, Any]:
-    """McNemar's exact test of two conditions."""
+    """McNemar's exact test of two conditions, and how their other outcomes differ."""
     first, second = ([answer["correct"] for answer in by_condition[label]] for label in pair[:2])
     only_first, only_second, p = mcnemar(first, second)
-    return {**pair._asdict(), "gained": only_first, "lost": only_second, "p": p}
+    others = compared_outcomes(pair, by_condition)
+    return {**pair._asdict(), "gained": only_first, "lost": only_second, "p": p, "outcomes": others}
 
 
-def perplexities(answers: Answers) -> dict[str, Any]:
-    """Perplexity per token of the published answers, with the bootstrap's 95 % interval over questions."""
-    sums = np.array([[answer["log_prob"], answer["tokens"]] for answer in answers])
+def by_share(figures: Callable[..., dict[str, Any]], *conditions: Answers) -> dict[str, Any]:
+    """figures(*lines) of all tokens; and under "t" by the share of masked ones, where a diffusion model filled them in."""
+    shares = conditions[0][0].get("t", ())
+    parts = {share: figures(*([line["t"][share] for line in lines] for lines in conditions)) for share in shares}
+    return {**figures(*conditions), **({"t": parts} if parts else {})}
+
+
+def perplexity(lines: Answers) -> dict[str, Any]:
+    """Per token of the given answers, and the mean divergence from the unmasked model (nats); the bootstrap's 95 %
+    intervals over questions."""
+    sums = np.array([[line["log_prob"], line["kl"] * line["tokens"], line["tokens"]] for line in lines])
 
     def of(values: np.ndarray, axis: int) -> np.ndarray:
         totals = values.sum(axis=axis)
-        return np.exp(-totals[..., 0] / totals[..., 1])
+        means = totals[..., :2] / totals[..., 2:]
+        return np.stack([np.exp(-means[..., 0]), means[..., 1]], axis=-1)
 
-    value, low, high = bootstrap(sums, of)
-    return {"total": len(answers), "tokens": int(sums[:, 1].sum()), "perplexity": value, "low": low, "high": high}
+    (value, kl), (low, kl_low), (high, kl_high) = (end.tolist() for end in bootstrap(sums, of))
+    figures = {"tokens": int(sums[:, 2].sum()), "perplexity": value, "low": low, "high": high}
+    return {**figures, "kl": kl, "kl_low": kl_low, "kl_high": kl_high}
 
 
 def compared_likelihoods(pair: Comparison, by_condition: Mapping[str, Answers]) -> dict[str, Any]:
     """Mean difference of the log-probability per token, over questions, and the sign-flip test of it."""
-    first, second = ([a["log_prob"] / a["tokens"] for a in by_condition[label]] for label in pair[:2])
-    difference, low, high, p = paired_difference(first, second)
-    return {**pair._asdict(), "difference": difference, "low": low, "high": high, "p": p}
+
+    def tested(*lines: Answers) -> dict[str, Any]:
+        first, second = ([line["log_prob"] / line["tokens"] for line in one] for one in lines)
+        difference, low, high, p = paired_difference(first, second)
+        return {"difference": difference, "low": low, "high": high, "p": p}
+
+    return {**pair._asdict(), **by_share(tested, *(by_condition[label] for label in pair[:2]))}
 
 
 def sinks(answers: Answers, name_of: Callable[[int], str]) -> dict[str, Any]:

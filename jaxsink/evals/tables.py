@@ -1,4 +1,4 @@
-"""Tables 1 and 2 of one or several evaluations beside the paper's: as rows, CSV, JSON and Markdown.
+"""Tables 1 and 2 of one or several evaluations beside the paper's, and other outcomes: rows, CSV, JSON and Markdown.
 
 Every test is corrected for how many of its kind are in one table, so tables of several runs are made from all of them.
 """
@@ -28,6 +28,10 @@ rounded, so of the counts that round to it the nearest to ours is taken, and whi
 known, so the test is unpaired and conservative). p_plain: against the same model unmasked, on the same
 questions (McNemar). p_random: top-K against as many random keys, on the same questions (McNemar). Columns with
 _holm are corrected for the number of tests of that kind in this table."""
+
+OUTCOMES_MEANING = """unfinished: share of answers without an end token. empty: share with no text. zlib: size after
+compression over size before; loops compress well. repeated: share of runs of four tokens that the answer had before.
+difference: mean over the same questions, K = 0 subtracted; p by sign flips, corrected by Holm for all rows."""
 
 
 def table1(summaries: Sequence[Summary]) -> list[Row]:
@@ -88,6 +92,33 @@ def table2(summaries: Sequence[Summary]) -> list[Row]:
     return rows
 
 
+def outcome_rows(summaries: Sequence[Summary]) -> list[Row]:
+    """A row per evaluation, condition and outcome besides accuracy, with the paired difference to K = 0.
+
+    `differs` says that p is below LEVEL after Holm's correction for all tests of these rows.
+    """
+    rows = []
+    for summary in summaries:
+        tests = {test["condition"]: test["outcomes"] for test in summary["tests"] if test["kind"] == "plain"}
+        for line in summary["conditions"]:
+            for name, (mean, low, high) in _intervals(line["outcomes"]):
+                about = {"model": summary["subject"], "setting": summary["exam"], "condition": line["condition"]}
+                test = tests.get(line["condition"], {}).get(name, {})
+                change = {key: test.get(of) for key, of in (("difference", "estimate"), ("p_plain", "p"))}
+                ends = {f"difference_{end}": test.get(end) for end in ("low", "high")}
+                rows.append({**about, "outcome": name, "mean": mean, "low": low, "high": high, **change, **ends})
+    tested = [row for row in rows if row["p_plain"] is not None]
+    corrected = iter(holm([row["p_plain"] for row in tested]))
+    for row in rows:
+        row["p_plain_holm"] = None if row["p_plain"] is None else next(corrected)
+        row["differs"] = _is_small(row["p_plain_holm"])
+    return rows
+
+
+def _intervals(outcomes: Mapping[str, Mapping[str, float]]) -> list[tuple[str, tuple[float, float, float]]]:
+    return [(name, (found["estimate"], found["low"], found["high"])) for name, found in outcomes.items()]
+
+
 def compact(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """(heading, lines): Table 1 as the paper prints it, a column per model, a line per benchmark and condition.
 
@@ -112,11 +143,11 @@ def _is_small(p: float | None) -> bool:
 
 
 def write_tables(folder: Path, summaries: Sequence[Summary]) -> None:
-    first, second = table1(summaries), table2(summaries)
-    write_text(folder / "table1.csv", as_csv(first))
-    write_text(folder / "table2.csv", as_csv(second))
-    write_json(folder / "tables.json", {"table1": first, "table2": second, "meaning": " ".join(MEANING.split())})
-    write_text(folder / "tables.md", as_markdown(first, second))
+    tables = {"table1": table1(summaries), "table2": table2(summaries), "outcomes": outcome_rows(summaries)}
+    for name, rows in tables.items():
+        write_text(folder / f"{name}.csv", as_csv(rows))
+    write_json(folder / "tables.json", {**tables, "meaning": " ".join(MEANING.split())})
+    write_text(folder / "tables.md", as_markdown(*tables.values()))
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -128,22 +159,28 @@ def as_csv(rows: Sequence[Row]) -> str:
     return out.getvalue()
 
 
-def as_markdown(first: Sequence[Row], second: Sequence[Row]) -> str:
+def as_markdown(first: Sequence[Row], second: Sequence[Row], others: Sequence[Row]) -> str:
     heading, lines = compact(first)
     blocks = [
         "# Table 1: accuracy with sinks masked",
         "Ours in %, the paper's in brackets. † differs from K = 0, * differs from the paper (p < .05 after correction).",
         _grid(heading, lines),
         MEANING,
-        _grid(list(first[0]), [[_text(value) for value in row.values()] for row in first]) if first else "",
+        _whole(first) if first else "",
     ]
     if second:
         blocks += [
             "# Table 2: the tokens that are sinks, unmasked model",
             "share: of all sinks. base: how often the token occurs at all. lift: share / base.",
-            _grid(list(second[0]), [[_text(value) for value in row.values()] for row in second]),
+            _whole(second),
         ]
+    if others:
+        blocks += ["# Outcomes besides accuracy", " ".join(OUTCOMES_MEANING.split()), _whole(others)]
     return "\n\n".join(blocks) + "\n"
+
+
+def _whole(rows: Sequence[Row]) -> str:
+    return _grid(list(rows[0]), [[_text(value) for value in row.values()] for row in rows])
 
 
 def _grid(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -32,6 +32,8 @@ __all__ = [
     "Tap",
     "VectorTap",
     "compile_record",
+    "contribution",
+    "diagonal",
     "dropped",
     "extra_sink",
     "head_norm",
@@ -61,6 +63,23 @@ def received() -> Recorder:
 def received_by_query() -> Recorder:
     """{"masked", "unmasked", "prompt"}: f32[B,H,S] each: `received`, split by the kind of the query (Fig. 6a)."""
     return Recorder(_received_by_query, "sum", columns="by kind")
+
+
+@ready_made
+def contribution() -> Recorder:
+    """f32[B,H,S]: how much each key adds to the residual stream, Σ_q A_qj ‖W_O^h v_j‖ over real queries.
+
+    v_j is the value of key j (bias included), W_O^h the columns of the output projection that belong to head h, and ‖·‖ the
+    Euclidean length; the projection's own bias belongs to no key. Attention alone says where a head looks, this what it
+    takes from there: a sink that receives much and hands on nothing scores low. 0 for padded keys.
+    """
+    return Recorder(_contribution, "sum")
+
+
+@ready_made
+def diagonal() -> Recorder:
+    """f32[B,H]: attention that tokens pay to themselves, the mean of A_qq over real queries."""
+    return Recorder(_diagonal_sums, "sum").then(_diagonal_mean)
 
 
 @ready_made
@@ -165,6 +184,33 @@ def _received_by_query(tap: Tap | ReceivedTap) -> dict[str, Float32[Array, "B H 
     kind = jax.nn.one_hot(tap.query_kind, len(QUERY_KINDS), axis=1, dtype=jnp.float32)
     split = jnp.einsum("bnq,bhqs->nbhs", kind, tap.probs, precision="highest")
     return dict(zip(QUERY_KINDS, split, strict=True))
+
+
+def _contribution(tap: Tap) -> Float32[Array, "B H S"]:
+    assert tap.probs is not None
+    return tap.probs.sum(axis=2) * _added_length(tap)
+
+
+def _added_length(tap: Tap) -> Float32[Array, "B H S"]:
+    """‖W_O^h v_j‖ as √(vᵀ(WᵀW)v): a D x D matrix per head takes the place of vectors [B,S,H,E]."""
+    assert tap.output is not None
+    output, v = tap.output.astype(jnp.float32), tap.v.astype(jnp.float32)
+    products = jnp.einsum("ehd,ehc->hdc", output, output, precision="highest")
+    products = products.reshape(v.shape[2], -1, *products.shape[1:])  # by kv head
+    mixed = jnp.einsum("bskd,kgdc->bkgsc", v, products, precision="highest")
+    squares = jnp.einsum("bkgsc,bskc->bkgs", mixed, v, precision="highest")
+    return jnp.sqrt(jnp.maximum(squares, 0.0)).reshape(v.shape[0], -1, v.shape[1])
+
+
+def _diagonal_sums(tap: Tap) -> dict[str, Float32[Array, "B ..."]]:
+    """The sum over real queries, and their number."""
+    assert tap.probs is not None
+    own = jnp.take_along_axis(tap.probs, tap.query_position[None, None, :, None], axis=-1)
+    return {"sum": own.sum(axis=(2, 3)), "count": tap.query_mask.sum(axis=1).astype(jnp.float32)}
+
+
+def _diagonal_mean(sums: dict[str, Float32[Array, "B ..."]], _: SeesKeys) -> Float32[Array, "B H"]:
+    return sums["sum"] / jnp.maximum(sums["count"], 1.0)[:, None]
 
 
 def _last_row(tap: Tap) -> Float32[Array, "B H S"]:

@@ -266,7 +266,7 @@ def as_generation(
     """What the caller gets, without the sequences that only filled the batch up."""
     sampler, spec, config = program.sampler, program.spec, program.model.config
     only = partial(cut, filled=inputs.mask.shape[0], count=len(start.canvas))
-    tokens, log_prob = only(carry.tokens), sampler.log_prob(carry)
+    tokens = only(carry.tokens)
     return Generation(
         tokens=jnp.where(tokens < 0, filler_id(config), tokens) if spec.forced else tokens,
         committed_at=only(carry.committed_at),
@@ -276,7 +276,8 @@ def as_generation(
         prompt_length=spec.prompt_length,
         recorded_steps=np.arange(0, spec.total_steps, spec.record.every),
         approximate=sampler.cache,
-        log_prob=only(log_prob),
+        log_prob=only(sampler.log_prob(carry)),
+        divergence=only(sampler.divergence(carry)),
         autoregressive=sampler.is_autoregressive,
         recorders=jax.tree.unflatten(spec.record.treedef, map(Kept.of, spec.record.recorders)),
         tokenizer=known_tokenizer(program.model),

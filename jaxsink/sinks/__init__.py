@@ -9,11 +9,10 @@ from jaxsink.sinks.calibrate import calibrate_eps
 from jaxsink.sinks.contrast import AtSinks, Split, at_sinks, scale_to_all_queries, split_by_query
 from jaxsink.sinks.hidden import HiddenKeys, hidden_keys
 from jaxsink.sinks.mask import MaskSinks
-from jaxsink.sinks.rules import Importance, Outlier, Rule, Threshold, TopK, detect, sweep
+from jaxsink.sinks.rules import Importance, Outlier, Rule, Threshold, TopK, detect, sweep, visibility_normalised
 from jaxsink.sinks.tokens import Frequency, Rates, canvases, frequency, fresh, kind_table, top_tokens
 from jaxsink.sinks.track import Tracks, track
 from jaxsink.sinks.turns import Turns
-from jaxsink.sinks.visibility import visibility_normalised
 from jaxsink.sinks.unmasking import Frontier, blocks, distance, drift_per_block, frontier
 
 __all__ = [
@@ -49,6 +48,7 @@ __all__ = [
     "top_tokens",
     "visibility_normalised",
     "track",
+    "visibility_normalised",
 ]
 
 

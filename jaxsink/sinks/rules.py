@@ -178,6 +178,50 @@ def _sweep(
     return ((above[..., None] <= eps) & real[..., None]).sum(axis=-2) / count
 
 
+def visibility_normalised(
+    received: Float[ArrayLike, "*axes S"],
+    mask: Shaped[ArrayLike, "..."] | None = None,
+    *,
+    causal: bool = False,
+    block_length: int | None = None,
+) -> Float[Array, "*axes S"]:
+    """Scores over what uniform attention would give to the same key, so that early keys of a causal map gain nothing.
+
+    Uniform attention gives 1 to every key, in causal and bidirectional maps alike. In a causal map the query i sees i + 1
+    tokens, so key j would get Σ_{i≥j} 1/(i+1), which is 5.5 for the first of 140 tokens and 1/140 for the last. In a
+    bidirectional one all keys would get 1, so scores stay as they are. block_length: of a block-causal model, whose tokens
+    also see the rest of their block.
+
+    received: of whole maps (all queries so far), as `record.received()` gives it; for autoregressive models with
+    `ARSampler(whole_map=True)`. mask: as for `detect`; padded keys get 0. The result works with every rule and with `track`.
+    """
+    scores, real = with_mask(received, mask)
+    if block_length is not None and (causal or block_length < 1):
+        raise JaxsinkError(
+            "visibility_normalised: block_length must be 1 or more, and is for block-causal models, without causal=True; "
+            f"it is {block_length}."
+        )
+    return _visibility_normalised(scores, real, 1 if causal else block_length)
+
+
+@partial(jax.jit, static_argnames="block")
+def _visibility_normalised(
+    scores: Float[Array, "*axes S"], real: Bool[Array, "..."], block: int | None
+) -> Float[Array, "*axes S"]:
+    """block: tokens that see each other whatever their order; None = all."""
+    expected = jnp.float32(1.0) if block is None else uniform_received(real, block)
+    return jnp.where(real, scores / jnp.where(real, expected, 1.0), 0.0)
+
+
+def uniform_received(real: Bool[Array, "*axes S"], block: int) -> Float[Array, "*axes S"]:
+    """What each key gets if every real query attends equally to all that it sees: its block and the tokens before that."""
+    number = jnp.cumsum(real, axis=-1) - 1
+    seen = jnp.minimum((number // block + 1) * block, real.sum(axis=-1, keepdims=True))
+    paid = jnp.where(real, 1 / jnp.maximum(seen, 1), 0.0)  # by each query to each key that it sees
+    by_later = jnp.cumsum(paid[..., ::-1], axis=-1)[..., ::-1]  # small numbers are added up first
+    return by_later + (number % block) * paid  # all queries of a block pay the same
+
+
 def largest(
     scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"], count: Int[Array, "#*axes 1"] | int
 ) -> Bool[Array, "*axes S"]:
