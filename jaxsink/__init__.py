@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
     from jaxsink.nn.origin import Origin
     from jaxsink.nn.transformer import Model, Output, abstract, forward, init
+    from jaxsink.planner.plan import plan
     from jaxsink.recording import recorders as record
     from jaxsink.recording import reductions as reduce
     from jaxsink.report import plots
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from jaxsink.sampling.generation import Generation
     from jaxsink.sampling.interventions import DropPositions
     from jaxsink.sampling.llada import LLaDASampler
+    from jaxsink.sampling.respond import Response, respond
     from jaxsink.sampling.sdar import SDARSampler
     from jaxsink.text.tokenizer import Tokenizer
     from jaxsink.zoo.presets import PRESETS, preset
@@ -56,11 +58,14 @@ _HOME = {
     "forward": "jaxsink.nn.transformer",
     "init": "jaxsink.nn.transformer",
     "Origin": "jaxsink.nn.origin",
+    "plan": "jaxsink.planner.plan",
     "PRESETS": "jaxsink.zoo.presets",
     "preset": "jaxsink.zoo.presets",
     "show": "jaxsink.report.own",
     "Generation": "jaxsink.sampling.generation",
     "generate": "jaxsink.sampling.generate",
+    "Response": "jaxsink.sampling.respond",
+    "respond": "jaxsink.sampling.respond",
     "DropPositions": "jaxsink.sampling.interventions",
     "sampler_for": "jaxsink.checkpoints.load",
     "Sampler": "jaxsink.sampling.base",

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxsink.checkpoints.gcs import local
 from jaxsink.cli.main import Commands, add_reading_options, reading_options
-from jaxsink.cli.sampler_options import positive
+from jaxsink.cli.sampling import positive
 from jaxsink.errors import JaxsinkError
 
 PLAIN_OPTIONS = (

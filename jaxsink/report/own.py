@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.report.generations import played_generations, read_record, token_texts
+from jaxsink.report.generations import played_generations
 from jaxsink.report.page import render, write_page
 from jaxsink.report.study import StudyResults
 from jaxsink.sampling.generation import Generation
+from jaxsink.sampling.record_file import read_record
+from jaxsink.text.token_texts import token_texts
 
 if TYPE_CHECKING:
     from jaxsink.text.tokenizer import Tokenizer

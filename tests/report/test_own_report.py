@@ -18,8 +18,10 @@ from support.models import lively
 import jaxsink
 from jaxsink.cli.main import main
 from jaxsink.report import own
-from jaxsink.report.generations import played_generations, read_record, token_text, token_texts
+from jaxsink.report.generations import played_generations
 from jaxsink.report.scores import whole_scores
+from jaxsink.sampling.record_file import read_record
+from jaxsink.text.token_texts import token_text, token_texts
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 PROMPTS = [[5, 17, 31, 9], [7, 8]]
