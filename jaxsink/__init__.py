@@ -10,9 +10,11 @@ from jaxsink.version import __version__
 
 if TYPE_CHECKING:
     from jaxsink import parallel, sinks
+    from jaxsink.checkpoints.describe import describe
     from jaxsink.checkpoints.load import load, sampler_for, save
     from jaxsink.errors import JaxsinkError
     from jaxsink.evals import statistics as stats
+    from jaxsink.evals.lm_eval.command import lm_eval
     from jaxsink.evals.prepare import evaluate
     from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
     from jaxsink.nn.origin import Origin
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from jaxsink.recording import recorders as record
     from jaxsink.recording import reductions as reduce
     from jaxsink.report import plots
-    from jaxsink.report.own import report, show
+    from jaxsink.report.own import show
+    from jaxsink.report.write import report
     from jaxsink.sampling.autoregressive import ARSampler
     from jaxsink.sampling.base import Sampler
     from jaxsink.sampling.diffusion import DiffusionSampler
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from jaxsink.sampling.respond import Response, respond
     from jaxsink.sampling.sdar import SDARSampler
     from jaxsink.text.tokenizer import Tokenizer
+    from jaxsink.training.train import train
+    from jaxsink.zoo.listing import models
     from jaxsink.zoo.presets import PRESETS, preset
 
 _MODULES = {
@@ -45,6 +50,7 @@ _MODULES = {
     "stats": "jaxsink.evals.statistics",
 }
 _HOME = {
+    "describe": "jaxsink.checkpoints.describe",
     "load": "jaxsink.checkpoints.load",
     "save": "jaxsink.checkpoints.load",
     "Experts": "jaxsink.nn.config",
@@ -52,6 +58,7 @@ _HOME = {
     "RopeScaling": "jaxsink.nn.config",
     "JaxsinkError": "jaxsink.errors",
     "evaluate": "jaxsink.evals.prepare",
+    "lm_eval": "jaxsink.evals.lm_eval.command",
     "Model": "jaxsink.nn.transformer",
     "Output": "jaxsink.nn.transformer",
     "abstract": "jaxsink.nn.transformer",
@@ -75,6 +82,8 @@ _HOME = {
     "LLaDASampler": "jaxsink.sampling.llada",
     "SDARSampler": "jaxsink.sampling.sdar",
     "Tokenizer": "jaxsink.text.tokenizer",
+    "train": "jaxsink.training.train",
+    "models": "jaxsink.zoo.listing",
 }
 
 __all__ = [*_MODULES, *_HOME, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
