@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jaxsink.nn.origin import Origin
     from jaxsink.nn.transformer import Model, Output, abstract, forward, init
     from jaxsink.planner.plan import plan
+    from jaxsink.plugins import convert, study
     from jaxsink.recording import recorders as record
     from jaxsink.recording import reductions as reduce
     from jaxsink.report import plots
@@ -48,6 +49,7 @@ _MODULES = {
     "report": "jaxsink.report",
     "sinks": "jaxsink.sinks",
     "stats": "jaxsink.evals.statistics",
+    "study": "jaxsink.study",
 }
 _HOME = {
     "describe": "jaxsink.checkpoints.describe",
@@ -66,6 +68,7 @@ _HOME = {
     "init": "jaxsink.nn.transformer",
     "Origin": "jaxsink.nn.origin",
     "plan": "jaxsink.planner.plan",
+    "convert": "jaxsink.plugins",
     "PRESETS": "jaxsink.zoo.presets",
     "preset": "jaxsink.zoo.presets",
     "show": "jaxsink.report.own",

@@ -1,5 +1,7 @@
 """A study: subjects (models with questions), measurements that are made once and kept, findings with verdicts."""
 
+from jaxsink.callable_package import make_callable
+from jaxsink.plugins import study
 from jaxsink.study.experiments import Experiment, Measured, Outcome, experiment
 from jaxsink.study.finding import Finding, Table
 from jaxsink.study.gallery import Gallery
@@ -20,6 +22,9 @@ __all__ = [
     "Subject",
     "Table",
     "experiment",
+    "study",
     "subject",
     "trained",
 ]
+
+make_callable(__name__, study)
