@@ -7,7 +7,8 @@ import json
 from dataclasses import asdict
 
 from jaxsink.cli.main import Commands, add_reading_options, reading_options
-from jaxsink.runs.progress import bytes_progress, human_bytes
+from jaxsink.runs.progress import human_bytes
+from jaxsink.runs.stopping import stop_on_sigterm
 
 EXAMPLES = """examples:
   jaxsink convert ./LLaDA-8B-Instruct ./llada                      Hugging Face directory, types as stored
@@ -44,17 +45,17 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from .convert import convert
+    import jaxsink
 
-    with bytes_progress() as progress:
-        report = convert(
+    with stop_on_sigterm("stopped by SIGTERM; nothing half-written was left.") as is_stopped:
+        report = jaxsink.convert(
             args.src,
             args.dst,
             dtype=args.dtype,
             verify=args.verify,
             overwrite=args.overwrite,
             revision=args.revision,
-            progress=progress,
+            is_stopped=is_stopped,
             **reading_options(args),
         )
     if args.json:

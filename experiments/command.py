@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import Any
 
-from jaxsink_experiments import BEYOND, DEFAULT_MODELS, FULL, PAPER, QUICK, short
+from jaxsink_experiments import BEYOND, FULL, PAPER, QUICK, short
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import add_reading_options, reading_options
+from jaxsink.cli.main import add_reading_options, reading_options, resumable
 
 EXAMPLES = f"""examples:
   jaxsink study                                    the paper's figures and tables on the built-in models, in minutes
@@ -19,6 +19,8 @@ EXAMPLES = f"""examples:
 
 the paper's experiments: {", ".join(short(m) for m in PAPER)}
 and beyond it: {", ".join(short(m) for m in BEYOND)}"""
+
+OPTIONS = ("full", "problems", "generations", "rows", "mesh", "runs", "seed")
 
 
 def add_parser(commands: Any) -> None:
@@ -32,7 +34,11 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: the paper's; with --full, all)")
     parser.add_argument(
-        "--model", action="append", metavar="MODEL", help="built-in name, hub id or checkpoint; may be repeated"
+        "--model",
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="built-in name, hub id or checkpoint; may be repeated",
     )
     parser.add_argument("--out", default="jaxsink-study", metavar="DIR", help="where results go (default: %(default)s)")
     parser.add_argument(
@@ -54,27 +60,14 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     folder = local(args.out, "--out")
 
-    from jaxsink_experiments.conduct import conduct_study
-
+    import jaxsink
     from jaxsink.runs.compile_cache import enable_compilation_cache
-    from jaxsink.runs.stopping import stop_on_sigterm
 
     enable_compilation_cache()
-    last_words = f"stopped by SIGTERM; all finished measurements are in {folder}, and the same command continues."
-    with stop_on_sigterm(last_words) as is_stopped:
-        findings, study = conduct_study(
-            args.names,
-            args.model or DEFAULT_MODELS,
-            folder,
-            full=args.full,
-            problems=args.problems,
-            generations=args.generations,
-            rows=args.rows,
-            mesh=args.mesh,
-            runs=args.runs,
-            seed=args.seed,
-            is_stopped=is_stopped,
-            **reading_options(args),
+    options: Any = {name: getattr(args, name) for name in OPTIONS}
+    with resumable(folder, "finished measurements") as is_stopped:
+        findings, study = jaxsink.study(
+            args.names, args.model, folder, is_stopped=is_stopped, **options, **reading_options(args)
         )
     if args.json:
         print(json.dumps([{"name": f.name, "verdict": f.verdict, "found": f.found} for f in findings], indent=2))

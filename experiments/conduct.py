@@ -1,6 +1,6 @@
-"""A study by names, as the command line has them.
+"""A study by names: `jaxsink.study`.
 
-findings, study = conduct_study(["fig7", "table1"], ["mini-llada"], "results", problems=50)
+findings, study = jaxsink.study(["fig7", "table1"], "mini-llada", "results", problems=50)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxsink.study.run import conduct
 
 def conduct_study(
     names: Sequence[str] = (),
-    models: Sequence[str] = DEFAULT_MODELS,
+    model: str | Sequence[str] = (),
     out: str | os.PathLike[str] = "jaxsink-study",
     *,
     full: bool = False,
@@ -39,7 +39,8 @@ def conduct_study(
     ignore_settings: Sequence[str] = (),
     is_stopped: IsStopped = never,
 ) -> tuple[list[Finding], Study]:
-    """Run experiments on models, go on with what is in `out`, and write its page; names as in `jaxsink study --help`."""
+    """See `jaxsink.study`."""
+    models = [model] if isinstance(model, str) else model or DEFAULT_MODELS
     experiments = choose_experiments(names, full)
     problems, generations = (
         usual if given is None else given

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import Commands, add_reading_options, reading_options
-from jaxsink.cli.sampler_options import positive
+from jaxsink.cli.main import Commands, add_reading_options, reading_options, resumable
+from jaxsink.cli.sampling import positive
 from jaxsink.errors import JaxsinkError
 
 PLAIN_OPTIONS = (
@@ -150,13 +150,11 @@ def run(args: argparse.Namespace) -> int:
 
     from jaxsink.evals.prepare import evaluate, sum_up, tokenizer_of
     from jaxsink.runs.compile_cache import enable_compilation_cache
-    from jaxsink.runs.stopping import stop_on_sigterm
 
     if args.summary:
         return show(sum_up(folder, args.setting, tokenizer_of(args.model, args.setting)), folder, args.json)
     enable_compilation_cache()
-    last_words = f"stopped by SIGTERM; all finished questions are in {folder}, and the same command continues."
-    with stop_on_sigterm(last_words) as is_stopped:
+    with resumable(folder, "finished questions") as is_stopped:
         results = evaluate(
             args.model,
             args.setting,

@@ -7,8 +7,9 @@ import io
 import json
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, TypedDict
 
 from jaxsink.cli.interrupts import delivered_interrupts, end_process
@@ -16,7 +17,7 @@ from jaxsink.cli.platform import use_cpu_if_alone
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.progress import human_bytes as human_bytes
 from jaxsink.runs.progress import reporting, stage
-from jaxsink.runs.stopping import EXIT_CODE, StoppedError
+from jaxsink.runs.stopping import EXIT_CODE, IsStopped, StoppedError, stop_on_sigterm
 from jaxsink.version import __version__
 
 Commands = Any  # argparse's subparsers object, whose type has no public name
@@ -108,9 +109,9 @@ def add_inspect(commands: Commands) -> None:
 
 
 def run_inspect(args: argparse.Namespace) -> int:
-    from jaxsink.checkpoints.describe import describe
+    import jaxsink
 
-    facts = describe(args.path, **reading_options(args))
+    facts = jaxsink.describe(args.path, **reading_options(args))
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
@@ -122,6 +123,11 @@ def run_inspect(args: argparse.Namespace) -> int:
             table.add_row(f"[dim]{key}[/dim]", str(value))
         Console().print(table)
     return 0
+
+
+def resumable(folder: str | Path, what: str) -> AbstractContextManager[IsStopped]:
+    """Around a long job: SIGTERM lets it end where nothing is lost."""
+    return stop_on_sigterm(f"stopped by SIGTERM; all {what} are in {folder}, and the same command continues.")
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import partial
 from typing import TypedDict, Unpack
 
@@ -16,7 +15,7 @@ from jax import Array
 from jaxtyping import Int, PyTree
 from numpy.typing import ArrayLike
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, check_keywords
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import explained, wait_on_cpu
 from jaxsink.nn.transformer import Transformer
@@ -86,12 +85,7 @@ class RunOptions:
     @classmethod
     def make(cls, given: Options) -> RunOptions:
         """Of the caller's keywords, or one sentence about one that does not exist."""
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]}" if near else f"there are {', '.join(known)}"
-                raise JaxsinkError(f"generate has no keyword {name!r}; {hint}.")
+        check_keywords("generate", given, (field.name for field in fields(cls)))
         return cls(**given)
 
 

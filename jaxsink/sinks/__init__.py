@@ -48,7 +48,6 @@ __all__ = [
     "top_tokens",
     "visibility_normalised",
     "track",
-    "visibility_normalised",
 ]
 
 

@@ -184,33 +184,50 @@ def visibility_normalised(
     *,
     causal: bool = False,
     block_length: int | None = None,
+    by: Literal["queries", "uniform"] = "queries",
 ) -> Float[Array, "*axes S"]:
-    """Scores over what uniform attention would give to the same key, so that early keys of a causal map gain nothing.
+    """Scores that do not favour keys which many queries can see, as early ones of a causal map.
 
-    Uniform attention gives 1 to every key, in causal and bidirectional maps alike. In a causal map the query i sees i + 1
-    tokens, so key j would get Σ_{i≥j} 1/(i+1), which is 5.5 for the first of 140 tokens and 1/140 for the last. In a
-    bidirectional one all keys would get 1, so scores stay as they are. block_length: of a block-causal model, whose tokens
-    also see the rest of their block.
+    by "queries": the mean over the queries that can see the key (Gu et al.'s α), times the number of tokens; by "uniform":
+    over what uniform attention would give to the key. In a bidirectional map every query sees every key, so scores stay as
+    they are. In a causal one the query i sees i + 1 tokens: the first of 140 keys is seen by 140 queries, and uniform
+    attention gives it Σ 1/(i+1) = 5.5; the last by one, which gives it 1/140. So by "uniform" whatever a late query attends
+    to counts as a multiple of very little, and the strongest keys are the last; by "queries" each query weighs the same.
 
-    received: of whole maps (all queries so far), as `record.received()` gives it; for autoregressive models with
-    `ARSampler(whole_map=True)`. mask: as for `detect`; padded keys get 0. The result works with every rule and with `track`.
+    received      of whole maps (all queries so far), as `record.received()` gives it; for autoregressive models with
+                  `ARSampler(whole_map=True)`
+    mask          as for `detect`; padded keys get 0
+    block_length  of a block-causal model, whose tokens also see the rest of their block
+
+    The result works with every rule and with `track`.
     """
     scores, real = with_mask(received, mask)
+    if by not in ("queries", "uniform"):
+        raise JaxsinkError(f"visibility_normalised: by must be 'queries' or 'uniform', not {by!r}.")
     if block_length is not None and (causal or block_length < 1):
         raise JaxsinkError(
             "visibility_normalised: block_length must be 1 or more, and is for block-causal models, without causal=True; "
             f"it is {block_length}."
         )
-    return _visibility_normalised(scores, real, 1 if causal else block_length)
+    return _visibility_normalised(scores, real, 1 if causal else block_length, by)
 
 
-@partial(jax.jit, static_argnames="block")
+@partial(jax.jit, static_argnames=("block", "by"))
 def _visibility_normalised(
-    scores: Float[Array, "*axes S"], real: Bool[Array, "..."], block: int | None
+    scores: Float[Array, "*axes S"], real: Bool[Array, "..."], block: int | None, by: str
 ) -> Float[Array, "*axes S"]:
     """block: tokens that see each other whatever their order; None = all."""
-    expected = jnp.float32(1.0) if block is None else uniform_received(real, block)
+    expected = jnp.float32(1.0)
+    if block is not None:
+        expected = uniform_received(real, block) if by == "uniform" else share_that_sees(real, block)
     return jnp.where(real, scores / jnp.where(real, expected, 1.0), 0.0)
+
+
+def share_that_sees(real: Bool[Array, "*axes S"], block: int) -> Float[Array, "*axes S"]:
+    """Of all queries, those that see the key: from the first of its block on."""
+    number = jnp.cumsum(real, axis=-1) - 1
+    total = jnp.maximum(real.sum(axis=-1, keepdims=True), 1)
+    return (total - number // block * block) / total
 
 
 def uniform_received(real: Bool[Array, "*axes S"], block: int) -> Float[Array, "*axes S"]:

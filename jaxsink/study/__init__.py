@@ -1,5 +1,7 @@
 """A study: subjects (models with questions), measurements that are made once and kept, claims tested against nulls."""
 
+from jaxsink.callable_package import make_callable
+from jaxsink.plugins import study
 from jaxsink.study import nulls
 from jaxsink.study.experiments import Experiment, Measured, Outcome, experiment
 from jaxsink.study.finding import Finding, Table
@@ -30,6 +32,9 @@ __all__ = [
     "Verdict",
     "experiment",
     "nulls",
+    "study",
     "subject",
     "trained",
 ]
+
+make_callable(__name__, study)

@@ -9,14 +9,14 @@ import pytest
 
 import jaxsink
 from jaxsink.cli.main import main
-from jaxsink.cli.plan import find_settings
-from jaxsink.cli.plan_tables import advice, totals
+from jaxsink.cli.plan_tables import advice
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import get_setting
 from jaxsink.planner import evaluation, planner, timing, topology
 from jaxsink.planner.compile import Compiled, Memory, needed_bytes
 from jaxsink.planner.hlo import group_size, parse_module
 from jaxsink.planner.job import Job
+from jaxsink.planner.plan import find_settings, totals
 from jaxsink.planner.planner import check_mesh
 from jaxsink.planner.roofline import guess_step, read_bytes, roofline
 from jaxsink.planner.search import largest_batch

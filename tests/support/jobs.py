@@ -6,6 +6,7 @@ As a process of its own, a job tells on stdout whenever it has kept something, a
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxsink_converters import convert as conversion
 from jaxsink_experiments import fig3_histogram, table1_masking
 
 import jaxsink
@@ -33,6 +35,7 @@ from jaxsink.study.run import conduct
 from jaxsink.tasks.exam import task_exam
 from jaxsink.training import run as training
 from jaxsink.training.step import data_mesh
+from support import checkpoints
 from support.miniatures import random_model, random_subject
 from support.training import tiny_run
 
@@ -80,7 +83,23 @@ def training_results(out: Path) -> dict[str, Any]:
     return {"curve": (out / "loss.csv").read_text(), **weights}
 
 
+def run_conversion(out: Path, is_stopped: IsStopped, devices: int) -> None:
+    """It has nothing to spread over devices, and goes back to its beginning."""
+    source = out.parent / "source"
+    if not source.exists():
+        checkpoints.make(source, "llama")
+    jaxsink.convert(source, out, is_stopped=is_stopped)
+
+
+def converted_files(out: Path) -> dict[str, Any]:
+    manifest = json.loads((out / "jaxsink.json").read_text())
+    manifest["source"].pop("path")  # a place of each test's own
+    weights = {name: np.asarray(leaf).tobytes() for name, leaf in named_leaves(jaxsink.load(out))[0]}
+    return {"files": sorted(path.name for path in out.iterdir()), "manifest": manifest, **weights}
+
+
 JOBS = {
+    "convert": Job(run_conversion, converted_files, lines=False),
     "evaluate": Job(run_evaluation, read_results),
     "study": Job(run_study, study_results),
     "train": Job(run_training, training_results, lines=False),
@@ -104,7 +123,8 @@ def main() -> int:
     """The job as a command, with the exit codes and the sentences of one."""
     name, out, *devices = sys.argv[1:]
     training.SAVE_SECONDS = 0.0
-    for module, function in ((LineFile, "append"), (arrays, "keep"), (training, "save_state")):
+    kept = ((LineFile, "append"), (arrays, "keep"), (training, "save_state"), (conversion, "read_piece"))
+    for module, function in kept:
         telling(module, function)
 
     def run(_: argparse.Namespace) -> int:
