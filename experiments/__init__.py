@@ -29,8 +29,9 @@ BEYOND = (
     "beyond_extra_sink",
 )
 ORDER = PAPER + BEYOND
+USUAL = (*PAPER, "beyond_controls", "beyond_values")  # without --full
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
-QUICK, FULL = (200, 30), (500, 50)  # problems per condition, generations recorded
+QUICK, FULL = (120, 30), (228, 50)  # problems per condition, generations recorded
 
 
 def short(module: str) -> str:

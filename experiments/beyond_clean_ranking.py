@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxsink_experiments.masking import NOTE, PLAIN, by_problem, no_generations, rows, loss_test
+from jaxsink_experiments.masking import NOTE, PLAIN, by_problem, loss_test, no_generations, rows
 
 from jaxsink.evals.conditions import hide
 from jaxsink.study import Measured, Outcome, Study, Table, experiment

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxsink_experiments.masking import CONTROLS, NOTE, PLAIN, lost, no_generations, table1, loss_test
+from jaxsink_experiments.masking import CONTROLS, NOTE, PLAIN, loss_test, lost, no_generations, table1
 from matplotlib.axes import Axes
 
 from jaxsink.evals.conditions import Condition, hide

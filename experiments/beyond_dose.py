@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxsink_experiments.masking import NOTE, PLAIN, by_problem, no_generations, rows, loss_test
+from jaxsink_experiments.masking import NOTE, PLAIN, by_problem, loss_test, no_generations, rows
 
 from jaxsink.evals.conditions import OPPOSITE, Condition, hide
 from jaxsink.sinks import MaskSinks
@@ -22,7 +22,7 @@ DOSES = (PLAIN, *(hide(k, select) for select in SELECTIONS for k in COUNTS), *AL
     name="dose",
     title="How many keys can a model lose?",
     question="At which K does accuracy fall, and is it the sinks or the number of keys?",
-    paper="Only K = 1, 5, 10 were tried, and without controls. Our prediction: at every K, sinks cost more than random keys.",
+    paper="Only K = 1, 5, 10 were tried, without controls. Our prediction: at every K, sinks cost more than random keys.",
     record=no_generations,
     score=lambda subject: DOSES,
 )
@@ -41,7 +41,9 @@ def dose(measured: Sequence[Measured], study: Study) -> Outcome:
         plots.label_lines(axis)
         for k in COUNTS:
             control = {"random keys": hide(k, "random")}
-            tests.append(loss_test(one, one.scores, f"problems lost with {k} top keys hidden", hide(k), controls=control))
+            tests.append(
+                loss_test(one, one.scores, f"problems lost with {k} top keys hidden", hide(k), controls=control)
+            )
     axes[0, 0].set_ylabel("problems solved (share)")
     return Outcome(
         figure=figure,

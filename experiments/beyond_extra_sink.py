@@ -39,9 +39,7 @@ def fewer_sinks(control: Measured, given: Measured) -> Tested:
     low, high = mean.interval()
     against = compare("tuned without it", float(others.mean()), gap, "less")
     name = given.subject.name
-    return Tested(
-        name, "sinks per head", "less", mean.value, low, high, len(set(clusters)), comparisons=[against]
-    )
+    return Tested(name, "sinks per head", "less", mean.value, low, high, len(set(clusters)), comparisons=[against])
 
 
 @experiment(

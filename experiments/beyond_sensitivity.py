@@ -52,7 +52,7 @@ def changed_little(one: Measured, setting: str, gallery: Gallery) -> Tested:
     name="sensitivity",
     title="Settings of the sampler, and ε",
     question="How much of what is measured is the model, and how much the settings?",
-    paper="One setting per model, ε = 3 throughout. Our prediction: the sampler changes the number of sinks by a quarter at most.",
+    paper="One setting per model, ε = 3 throughout. Our prediction: the sampler changes the number by a quarter at most.",
     record=settings,
 )
 def sensitivity(measured: Sequence[Measured], study: Study) -> Outcome:

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import jax
-from jaxsink_experiments import DEFAULT_MODELS, FULL, ORDER, PAPER, QUICK, SHORT, short
+from jaxsink_experiments import DEFAULT_MODELS, FULL, ORDER, QUICK, SHORT, USUAL, short
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.mesh import make_mesh, mesh_from
@@ -34,6 +34,9 @@ def conduct_study(
     rows: int = 200,
     mesh: str | None = None,
     runs: str | os.PathLike[str] | None = None,
+    prompts: str | os.PathLike[str] = TASK,
+    data_file: str | os.PathLike[str] | None = None,
+    allow_code_execution: bool = False,
     seed: int = 0,
     mask_id: int | None = None,
     ignore_settings: Sequence[str] = (),
@@ -65,5 +68,5 @@ def choose_experiments(names: Sequence[str], full: bool = False) -> list[Experim
     unknown = [name for name in names if name not in SHORT]
     if unknown:
         raise JaxsinkError(f"there is no experiment {unknown[0]!r}; there are {', '.join(SHORT)}.")
-    wanted = names or [short(module) for module in (ORDER if full else PAPER)]
+    wanted = names or [short(module) for module in (ORDER if full else USUAL)]
     return [experiment_of(import_module(f"jaxsink_experiments.{SHORT[name]}")) for name in dict.fromkeys(wanted)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxsink.report.plots import plot_layers
 from jaxsink.sinks import Threshold
-from jaxsink.study import Gallery, Measured, Outcome, Prediction, Study, Subject, Table, experiment, plots
+from jaxsink.study import Gallery, Measured, Outcome, Prediction, Study, Table, experiment, plots
 
 
 def sinks_by_layer(gallery: Gallery) -> np.ndarray:

@@ -37,7 +37,9 @@ def whole_map(subject: Subject) -> list[Condition]:
     rows = None if subject.is_diffusion else "all"
     sinks = [hide(None, select, rule="threshold", rows=rows) for select in ("top", *CONTROLS)]
     above = [hide(1, "top", rule="top_k_above", rows=rows)]
-    return sinks + above + ([] if subject.is_diffusion else [hide(1, s, rows="all") for s in ("top", "first", *CONTROLS)])
+    return (
+        sinks + above + ([] if subject.is_diffusion else [hide(1, s, rows="all") for s in ("top", "first", *CONTROLS)])
+    )
 
 
 def lost(plain: np.ndarray, hidden: np.ndarray, clusters: Sequence[str]) -> Estimate:
@@ -56,7 +58,9 @@ def has_nothing_to_lose(one: Measured, values: Scores) -> str:
         solved = wilson(int(plain.sum()), len(plain))
         return "" if solved.low > SOLVES else f"it solves {solved.estimate:.0%} of the problems, so it has none to lose"
     better = np.log(one.subject.model.config.vocab) - plain.mean()
-    return "" if better > KNOWS else f"its answers are {better:.2f} nats per token better than chance, too few to lose any"
+    return (
+        "" if better > KNOWS else f"its answers are {better:.2f} nats per token better than chance, too few to lose any"
+    )
 
 
 def loss_test(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxsink_experiments.masking import NOTE, PLAIN, by_problem, lost, no_generations, rows, table1, loss_test
+from jaxsink_experiments.masking import NOTE, PLAIN, by_problem, loss_test, lost, no_generations, rows, table1
 from matplotlib.axes import Axes
 
 from jaxsink.evals import paper

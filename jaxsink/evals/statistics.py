@@ -19,6 +19,10 @@ CHUNK = 2**22  # numbers held at a time, about; results do not depend on it
 EXACT_FLIPS = 12  # up to so many prompts all sign flips are tried
 
 
+Clusters = Sequence[str] | np.ndarray
+"""What each value belongs to: values of one cluster are not independent."""
+
+
 class Interval(NamedTuple):
     """A value and its confidence limits: floats, or arrays of one shape."""
 
@@ -106,7 +110,7 @@ def bootstrap(
     return Interval(_plain(estimate), _plain(ends.low), _plain(ends.high))
 
 
-def clustered_mean(values: ArrayLike, clusters: Sequence[str] | None = None) -> Estimate:
+def clustered_mean(values: ArrayLike, clusters: Clusters | None = None) -> Estimate:
     """The mean of values [N] that are drawn in clusters (problems that repeat), with a standard error that knows it.
 
     None: each value is a cluster of its own. Values that are NaN do not count. One cluster alone has an infinite error.
@@ -127,7 +131,7 @@ def clustered_mean(values: ArrayLike, clusters: Sequence[str] | None = None) -> 
     return Estimate(float(mean), float(error), float(count - 1))
 
 
-def paired_shares(a: ArrayLike, b: ArrayLike, clusters: Sequence[str] | None = None) -> Estimate:
+def paired_shares(a: ArrayLike, b: ArrayLike, clusters: Clusters | None = None) -> Estimate:
     """The share of a minus the share of b, for right (1) and wrong (0) on the same problems.
 
     The error counts one more problem that only a solves and one that only b solves, so that no difference at all in a few

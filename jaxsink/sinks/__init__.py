@@ -46,8 +46,8 @@ __all__ = [
     "split_by_query",
     "sweep",
     "top_tokens",
-    "visibility_normalised",
     "track",
+    "visibility_normalised",
 ]
 
 

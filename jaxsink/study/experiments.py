@@ -29,6 +29,7 @@ from jaxsink.study.predictions import Prediction, check
 from jaxsink.study.subject import Subject
 from jaxsink.study.verdicts import Tested
 
+UNGRADED = "The prompts have no answers to grade, so nothing can be said of problems lost."
 RECORDED = ""
 """The name of the generations that every experiment may look at."""
 
@@ -99,8 +100,15 @@ class Experiment(Claim):
     look: bool = False
     missing: str = "No diffusion model was studied."
 
+    def askable(self, study: Study) -> list[Subject]:
+        """The subjects, but for those whose answers cannot be graded where answers are what is looked at."""
+        return [subject for subject in self.subjects(study) if subject.graded or not self.score(subject)]
+
+    def why_nobody(self, study: Study) -> str:
+        return UNGRADED if self.subjects(study) else self.missing
+
     def measurements(self, study: Study) -> Iterator[tuple[Subject, Measurement]]:
-        for subject in self.subjects(study):
+        for subject in self.askable(study):
             for spec in self.record(subject).values():
                 yield subject, spec
             for number in range(study.untrained if study.predicted(subject) else 0):
@@ -126,13 +134,14 @@ class Experiment(Claim):
 
     def run(self, study: Study) -> Finding:
         """The finding, its figure saved; its verdict waits until all tests of the study are known."""
-        measured = [self.measured(study, subject) for subject in self.subjects(study)]
+        subjects = self.askable(study)
+        measured = [self.measured(study, subject) for subject in subjects]
         tests, values = [], []
         for one in measured:
             found, kept = self.check(one, study)
             tests += found
             values += kept
-        outcome = self.find(measured, study) if measured else Outcome(note=self.missing)
+        outcome = self.find(measured, study) if measured else Outcome(note=self.why_nobody(study))
         return Finding(
             **{part.name: getattr(self, part.name) for part in fields(Claim)},
             found=outcome.note,

@@ -1,4 +1,4 @@
-"""What an experiment says: the paper's finding, the tests of it and their verdict, and the tables and figures that show it."""
+"""What an experiment says: the paper's claim, its tests and their verdict, and the tables and figures that show it."""
 
 from __future__ import annotations
 
@@ -64,11 +64,10 @@ class Finding(Claim):
         """`NAME.json`, each table as a CSV file beside it, and `NAME-problems.csv`."""
         said = {name: value for name, value in asdict(self).items() if name != "values"}
         write_json(folder / f"{self.name}.json", said)
-        for number, table in enumerate(self.tables, 1):
-            table.save(folder / f"{self.name}-{number}.csv")
+        for index, table in enumerate(self.tables, 1):
+            table.save(folder / f"{self.name}-{index}.csv")
         if self.values:
             Table.of("", self.values).save(folder / f"{self.name}-problems.csv")
-
 
     def table_of_tests(self) -> list[Table]:
         """A line for each comparison, if there are any."""
@@ -90,7 +89,9 @@ class Finding(Claim):
             for test in self.tests
             for one in test.comparisons
         ]
-        note = "p: of each comparison alone; a verdict needs the largest of a claim, corrected for all tests of the study"
+        note = (
+            "p: of each comparison alone; a verdict needs the largest of a claim, corrected for all tests of the study"
+        )
         return [Table.of("Tests", rows, note)] if rows else []
 
 
@@ -101,7 +102,9 @@ def judge(findings: Sequence[Finding]) -> list[Finding]:
     for finding in findings:
         tests = [next(decided) for _ in finding.tests]
         judged.append(
-            replace(finding, tests=tests, found=sentence(tests, finding.found), verdict=all_of([t.verdict for t in tests]))
+            replace(
+                finding, tests=tests, found=sentence(tests, finding.found), verdict=all_of([t.verdict for t in tests])
+            )
         )
     return judged
 

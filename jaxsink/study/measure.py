@@ -101,7 +101,8 @@ class Study:
 
     def hash(self, subject: Subject, *parts: object) -> str:
         """For the name of a file that depends on all this, on the subject and on the seed."""
-        return hashlib.sha256(repr((subject.fingerprint, self.seed, *parts)).encode()).hexdigest()[:16]
+        asked = None if subject.prompts is None else subject.prompts.digest
+        return hashlib.sha256(repr((subject.fingerprint, self.seed, asked, *parts)).encode()).hexdigest()[:16]
 
     def _arrays(self, subject: Subject, spec: Measurement) -> Arrays:
         self.measure(subject, spec)

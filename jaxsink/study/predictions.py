@@ -112,7 +112,8 @@ def check(one: Prediction, subject: Subject, gallery: Gallery, untrained: Sequen
         null_value = float(np.mean([np.nanmean(other) for other in others]))
         alone = one.shuffle is None and one.least is None and one.most is None
         comparisons.append(compare(null, null_value, gap, one.expected, hurdle=not alone))
-    for bound, side in ((one.least, "greater"), (one.most, "less")):
+    sides: tuple[tuple[float | None, Expected], ...] = ((one.least, "greater"), (one.most, "less"))
+    for bound, side in sides:
         if bound is not None:
             comparisons.append(compare(one.bound, bound, mean._replace(value=mean.value - bound), side))
     low, high = mean.interval()

@@ -78,6 +78,7 @@ def identity(study: Study) -> JsonObject:
             subject.name: {
                 "fingerprint": subject.fingerprint,
                 "sampler": repr(subject.sampler),
+                "prompts": "task" if subject.prompts is None else f"{subject.prompts.source} {subject.prompts.digest}",
                 "parameters": sum(leaf.size for leaf in jax.tree.leaves(subject.model)),
             }
             for subject in study.subjects

@@ -17,6 +17,7 @@ from jaxsink.nn.transformer import Model
 from jaxsink.sampling.base import Sampler
 from jaxsink.sinks.tokens import kind_table
 from jaxsink.study.planted import static_sinks
+from jaxsink.study.prompts import Prompts
 from jaxsink.tasks.exam import Exam, chat_exam, task_exam
 from jaxsink.tasks.task import spread_out
 from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
@@ -37,6 +38,7 @@ class Subject:
     tokenizer: Tokenizer
     sampler: Sampler
     chats: bool  # asked through its chat template
+    prompts: Prompts | None = None  # None: the built-in word problems
 
     @property
     def is_diffusion(self) -> bool:
@@ -50,8 +52,15 @@ class Subject:
     def fingerprint(self) -> str:
         return fingerprint(self.model)
 
+    @property
+    def graded(self) -> bool:
+        """Its answers can be told right or wrong."""
+        return self.prompts is None or self.prompts.graded
+
     def exam(self, total: int, seed: int) -> Exam:
-        """Held-out problems, the same for every subject, as different from each other as can be."""
+        """Questions, the same for every subject; of the built-in problems held-out ones, as different as can be."""
+        if self.prompts is not None:
+            return self.prompts.exam(self.tokenizer, self.sampler, self.chats, total, seed)
         numbers = spread_out("test", total, seed)
         if self.chats:
             return chat_exam(self.tokenizer, numbers, self.sampler, seed)

@@ -1,8 +1,8 @@
 """Verdicts: a statistic against nulls that could have come out otherwise.
 
 A claim is *supported* where its statistic differs from **every** null in the predicted direction, *refuted* where it
-differs from one in the other direction (untrained models aside, which are a hurdle only), *undecided* where intervals span, and *not testable here* where there is nothing
-to compare. Levels hold for all tests of a study together (Holm).
+differs from one in the other direction (untrained models aside, which are a hurdle only), *undecided* where intervals span,
+and *not testable here* where there is nothing to compare. Levels hold for all tests of a study together (Holm).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxsink.evals.statistics import Estimate, clustered_mean, holm
+from jaxsink.evals.statistics import Clusters, Estimate, clustered_mean, holm
 
 Verdict = Literal["supported", "refuted", "undecided", "not testable here"]
 Expected = Literal["greater", "less"]
@@ -72,9 +72,7 @@ def number(value: float, sign: Literal["", "+"] = "") -> str:
     return f"{value:{sign}.3g}" if abs(value) >= 1 else f"{value:{sign}.3f}"
 
 
-def compare(
-    null: str, null_value: float, difference: Estimate, expected: Expected, hurdle: bool = False
-) -> Comparison:
+def compare(null: str, null_value: float, difference: Estimate, expected: Expected, hurdle: bool = False) -> Comparison:
     """A comparison from the difference to a null and its error."""
     low, high = difference.interval()
     above, below = min(1.0, 2 * difference.p_above()), min(1.0, 2 * difference.p_below())
@@ -83,7 +81,8 @@ def compare(
 
 
 def not_testable(model: str, statistic: str, expected: Expected, why: str) -> Tested:
-    return Tested(model, statistic, expected, *[float("nan")] * 3, 0, why=why)
+    nothing = float("nan")
+    return Tested(model, statistic, expected, value=nothing, low=nothing, high=nothing, problems=0, why=why)
 
 
 def decide(tests: Sequence[Tested]) -> list[Tested]:
@@ -108,7 +107,7 @@ def all_of(verdicts: Sequence[Verdict]) -> Verdict:
     return "supported" if set(known) == {"supported"} else "undecided"
 
 
-def against_models(values: ArrayLike, others: Sequence[ArrayLike], clusters: Sequence[str]) -> Estimate:
+def against_models(values: ArrayLike, others: Sequence[ArrayLike], clusters: Clusters) -> Estimate:
     """The difference of models [R,N] to other models [M,N], as a draw of one more model would show it.
 
     Models differ by their seeds, problems among themselves; both count. With one model of a kind, the spread of the others
@@ -126,4 +125,6 @@ def against_models(values: ArrayLike, others: Sequence[ArrayLike], clusters: Seq
 def over_models(values: np.ndarray) -> np.ndarray:
     """f64[N]: the mean over models [M,N] that have a value; NaN where none has."""
     there = ~np.isnan(values)
-    return np.where(there.any(axis=0), np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1), np.nan)
+    return np.where(
+        there.any(axis=0), np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1), np.nan
+    )
