@@ -16,11 +16,16 @@ EXAMPLES = f"""examples:
   jaxsink study fig7 table1 --out results          two of them
   jaxsink study --full --runs runs                 everything, at full count
   jaxsink study --model ./llada --out llada-study --rows 16    another model, cut over all devices
+  jaxsink study --model ./llada --prompts gsm8k --data-file gsm8k_test.jsonl --out llada-gsm8k --rows 16
+  jaxsink study --model untrained:mini-llada --out nothing      random weights: nothing may be supported
 
 the paper's experiments: {", ".join(short(m) for m in PAPER)}
 and beyond it: {", ".join(short(m) for m in BEYOND)}"""
 
-OPTIONS = ("full", "problems", "generations", "rows", "mesh", "runs", "seed")
+OPTIONS = (
+    *("full", "problems", "generations", "rows", "mesh", "runs", "seed"),
+    *("prompts", "data_file", "allow_code_execution"),
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -51,6 +56,15 @@ def add_parser(commands: Any) -> None:
         "--mesh", metavar="DxM", help="cut checkpoints over D x M devices: batch x weights (default: 1 x all)"
     )
     parser.add_argument("--runs", metavar="DIR", help="training runs, for the experiments on training")
+    parser.add_argument(
+        "--prompts",
+        default="task",
+        metavar="WHAT",
+        help="what models are asked: task (the built-in problems, the default), gsm8k, humaneval, or a file: a prompt per "
+        "line, or JSON lines with prompt and answer",
+    )
+    parser.add_argument("--data-file", metavar="FILE", help="the published file of gsm8k or humaneval, if it is here")
+    parser.add_argument("--allow-code-execution", action="store_true", help="run the programs that humaneval asks for")
     parser.add_argument("--seed", type=int, default=0, help="of the problems and all draws (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     add_reading_options(parser)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from jaxsink.runs.progress import stage
 from jaxsink.runs.stopping import IsStopped, never
 from jaxsink.study import Experiment, Finding, Study, subject
 from jaxsink.study.experiments import experiment_of
+from jaxsink.study.prompts import TASK, find_prompts
 from jaxsink.study.run import conduct
 
 
@@ -55,7 +57,12 @@ def conduct_study(
     if training is not None and not training.is_dir():
         raise JaxsinkError(f"--runs: {training} is not a directory; give the one that holds the training runs.")
     devices = mesh_from(mesh) if mesh is not None else make_mesh() if jax.device_count() > 1 else None
-    subjects = [subject(name, devices, mask_id, ignore_settings) for name in dict.fromkeys(models)]
+    asked = find_prompts(prompts, data_file, allow_code_execution)
+    subjects = [
+        replace(subject(name, devices, mask_id, ignore_settings), prompts=asked) for name in dict.fromkeys(models)
+    ]
+    for one in subjects:
+        one.exam(generations, seed)  # what it cannot be asked is said at once
     study = Study(subjects, Path(out), problems, generations, rows, seed=seed, runs=training)
     findings = conduct(study, experiments, is_stopped)
     with stage("writing the page"):

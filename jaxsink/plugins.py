@@ -75,6 +75,9 @@ def study(
     rows: int = 200,
     mesh: str | None = None,
     runs: PathLike | None = None,
+    prompts: PathLike = "task",
+    data_file: PathLike | None = None,
+    allow_code_execution: bool = False,
     seed: int = 0,
     mask_id: int | None = None,
     ignore_settings: Sequence[str] = (),
@@ -89,12 +92,17 @@ def study(
     rows         sequences of a batch, about
     mesh         "DxM": cut checkpoints over devices, batch x weights
     runs         a directory of training runs, for the experiments on training
+    prompts      "task" for the built-in problems, "gsm8k", "humaneval", or a file of one's own (a prompt per line, or JSON
+                 lines with "prompt" and "answer")
+    data_file    of the benchmark, if it is already here
+    allow_code_execution  humaneval's answers are programs; they run in the sandbox
     seed         of the problems and all draws
     mask_id, ignore_settings  as for `load`
     is_stopped   is asked between batches; when it is true, StoppedError is raised, and nothing finished is lost
     """
     options: dict[str, Any] = {"full": full, "problems": problems, "generations": generations, "rows": rows}
-    options |= {"mesh": mesh, "runs": runs, "seed": seed}
+    options |= {"mesh": mesh, "runs": runs, "seed": seed, "prompts": prompts, "data_file": data_file}
+    options |= {"allow_code_execution": allow_code_execution}
     options |= {"mask_id": mask_id, "ignore_settings": ignore_settings, "is_stopped": is_stopped}
     return plugin("study")([names] if isinstance(names, str) else names, model, out, **options)
 

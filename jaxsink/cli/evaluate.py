@@ -16,12 +16,13 @@ from jaxsink.cli.sampling import positive
 from jaxsink.errors import JaxsinkError
 
 PLAIN_OPTIONS = (
-    *("limit", "subset", "subset_seed", "rank_on", "gold", "canvases", "window", "seed"),
+    *("limit", "subset", "subset_seed", "rank_on", "rule", "mask_rows", "gold", "canvases", "window", "seed"),
     *("rows", "devices", "mesh", "dtype", "allow_code_execution"),
 )
 EXAMPLES = """examples:
   jaxsink evaluate mini-llada task --out runs/llada --limit 200     built-in model and word problems, no data needed
   jaxsink evaluate ./llada llada-8b-instruct/gsm8k/study --out runs/gsm8k --rows 40 --mesh 8x1
+  jaxsink evaluate mini-llada task --out runs/fair --k 0,1,3% --select top,partner,mass --limit 200     matched controls
   jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/small --data-file gsm8k_test.jsonl --subset 200
   jaxsink evaluate ./smollm2 smollm2-135m-instruct/gsm8k/small --out runs/gold --gold --k 0,1 --select top,random,first
   jaxsink evaluate mini-llada task --out runs/filled --gold --limit 100      likelihood of the published answers
@@ -83,18 +84,34 @@ def add_question_options(data: argparse._ArgumentGroup) -> None:
 
 
 def add_condition_options(what: argparse._ArgumentGroup) -> None:
-    what.add_argument("--k", default="0,1,5,10", metavar="K,K", help="keys to hide per head (default: %(default)s)")
+    what.add_argument(
+        "--k",
+        default="0,1,5,10",
+        metavar="K,K",
+        help="keys to hide per head, or 3%% for a share of the tokens (default: %(default)s)",
+    )
     what.add_argument(
         "--select",
         default="top,random,bottom",
         metavar="S,S",
-        help="which: top, random, bottom, or first for the first tokens (default: %(default)s)",
+        help="which: top, top_not_first or first tokens; of other keys bottom, random, partner (random, hidden as long as a "
+        "sink) or mass (random, with as much attention) (default: %(default)s)",
     )
     what.add_argument(
         "--rank-on",
         choices=("masked", "clean"),
         default="masked",
         help="rank keys by the attention of the masked model, or of an extra unmasked pass (default: %(default)s)",
+    )
+    what.add_argument(
+        "--rule",
+        choices=("top_k", "threshold", "top_k_above"),
+        help="threshold: hide all keys that pass Eq. 3 with --eps, whatever K; top_k_above: K of those; top_k: K (default)",
+    )
+    what.add_argument(
+        "--mask-rows",
+        choices=("all", "newest"),
+        help="autoregressive models: hide keys from the newest query (default), or from all, which then run in every step",
     )
     what.add_argument(
         "--gold",
@@ -187,11 +204,12 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def parse_counts(text: str) -> list[int]:
+def parse_counts(text: str) -> list[int | float]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise JaxsinkError(f"--k takes whole numbers such as 0,1,5,10, not {text!r}.")
-    return [int(part) for part in parts]
+    found = [re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)%", part) for part in parts]
+    if not parts or not all(one and (one[1] or 0 < float(one[2]) < 100) for one in found):
+        raise JaxsinkError(f"--k takes whole numbers, or shares of the tokens, such as 0,1,5,3%, not {text!r}.")
+    return [int(one[1]) if one[1] else float(one[2]) / 100 for one in found if one]
 
 
 def show(results: Mapping[str, Any], folder: Path, as_json: bool) -> int:

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jaxsink.evals.conditions import PLAIN
+from jaxsink.evals.conditions import CONTROLS, PLAIN
 from jaxsink.evals.tables import compact, outcome_rows, table1
 
-CORRECTED = "p: two-sided, corrected by Holm for the tests of one column (paper: Fisher; none, random: McNemar)."
+CORRECTED = "p: two-sided, corrected by Holm for the tests of one column (paper: Fisher; others: McNemar)."
 NATS = "{difference:+.2f} ({low:+.2f}…{high:+.2f})"
 OUTCOME_HEADINGS = {
     "unfinished": "unfinished",
@@ -110,7 +110,7 @@ def print_accuracies(console: Console, results: Mapping[str, Any]) -> None:
         "p: paper": [number(row["p_paper_holm"]) for row in rows],
         "lost/won": ["" if row["lost"] is None else f"{row['lost']}/{row['gained']}" for row in rows],
         "p: none": [number(row["p_plain_holm"]) for row in rows],
-        "p: random": [number(row["p_random_holm"]) for row in rows],
+        **{f"p: {kind}": [number(row[f"p_{kind}_holm"]) for row in rows] for kind in CONTROLS},
     }
     shown = {heading: cells for heading, cells in columns.items() if any(cells)}
     table = Table(*shown, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # narrow enough for 80 columns

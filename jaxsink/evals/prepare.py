@@ -18,7 +18,7 @@ from jaxsink.checkpoints.load import describe, describe_foreign, load, sampler_f
 from jaxsink.checkpoints.storage import MANIFEST, Reader
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals import engine
-from jaxsink.evals.conditions import RankOn, conditions
+from jaxsink.evals.conditions import Condition, check_conditions, conditions
 from jaxsink.evals.engine import Evaluation
 from jaxsink.evals.results import KIND
 from jaxsink.evals.settings import EvalSetting, get_setting
@@ -30,6 +30,7 @@ from jaxsink.planner.here import find_place
 from jaxsink.planner.workload import exam_workload
 from jaxsink.runs.run import read_manifest
 from jaxsink.runs.stopping import IsStopped, never
+from jaxsink.sinks.choices import RankOn, Rows, RuleName
 from jaxsink.tasks.benchmarks import Example, load_benchmark
 from jaxsink.tasks.exam import (
     CANVASES,
@@ -60,9 +61,11 @@ class Options:
     limit: int | None = None
     subset: int | None = None
     subset_seed: int = 0
-    k: Sequence[int] = (0, 1, 5, 10)
+    k: Sequence[int | float] = (0, 1, 5, 10)
     select: Sequence[str] = ("top", "random", "bottom")
     rank_on: RankOn = "masked"
+    rule: RuleName | None = None
+    mask_rows: Rows | None = None
     gold: bool = False
     canvases: int = CANVASES
     text: PathLike | None = None
@@ -81,6 +84,12 @@ class Options:
     @property
     def reading(self) -> dict[str, Any]:
         return {"mask_id": self.mask_id, "ignore_settings": self.ignore_settings}
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What is compared. A rule has the ε of the sinks that are counted; 3 if none are."""
+        eps = 3.0 if self.eps is None else self.eps
+        return conditions(self.k, self.select, self.rank_on, self.rule, self.mask_rows, eps)
 
 
 def evaluate(
@@ -113,11 +122,12 @@ def prepare(model: str, setting: str, options: Options, say: Callable[[str], obj
         raise JaxsinkError(
             f"the setting {TEXT} and --text FILE belong together: the one says what to do with the other."
         )
-    wanted = conditions(options.k, options.select, options.rank_on)
+    wanted = options.conditions
     devices, mesh = choose_place(options.mesh, options.devices)
     config = describe(model, **options.reading)[0]
     exam = choose_exam(model, setting, config, options)
     exam = gold_exam(exam, config, options.canvases) if options.gold or setting == TEXT else exam
+    check_conditions(wanted, config, exam.sampler, [len(question.prompt) for question in exam.questions])
     dtype = options.dtype or ("float32" if model in NAMES else None)  # built-in ones are small
     work = exam_workload(exam, config, wanted, options.eps, dtype or stored_dtype(model))
     found = jax.devices() if mesh is None else list(mesh.devices.flatten())

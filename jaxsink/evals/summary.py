@@ -93,7 +93,8 @@ def against_published(line: Mapping[str, Any], manifest: Mapping[str, Any], comp
 
     Only a complete run is tested: questions are asked in order of length, so those that come first are no fair sample.
     """
-    asked_as_published = line["select"] in (None, "top")
+    ways = ("K = 0", f"K = {line['k']}, top", f"K = {line['k']}, top, ranked on clean maps")
+    asked_as_published = line["condition"] in ways
     known = published(manifest["exam"]["name"], line["k"], manifest["reported"]) if asked_as_published else None
     if known is None:
         return {"reported": None, "p_reported": None}

@@ -12,22 +12,27 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from jaxsink.evals.conditions import PLAIN, SELECTIONS
+from jaxsink.evals.conditions import CONTROLS, PLAIN, Amount, amount_text, order_of
 from jaxsink.evals.paper import TABLE2
 from jaxsink.evals.statistics import holm
 from jaxsink.runs.atomic import write_json, write_text
 
 Summary = Mapping[str, Any]  # what jaxsink.evals.summary writes into results.json
 Row = dict[str, Any]
-FAMILIES = ("p_paper", "p_plain", "p_random")  # tests of one kind over all cells are corrected together
+FAMILIES = (
+    "p_paper",
+    "p_plain",
+    *(f"p_{kind}" for kind in CONTROLS),
+)  # tests of one kind over all cells are corrected together
 LEVEL = 0.05
 
 MEANING = """right: per cent of the questions, with Wilson's 95 % interval. lost, gained: questions solved only without and
 only with the mask. All tests are two-sided and exact. p_paper: the published figure against ours (Fisher; it is
 rounded, so of the counts that round to it the nearest to ours is taken, and which questions were solved is not
 known, so the test is unpaired and conservative). p_plain: against the same model unmasked, on the same
-questions (McNemar). p_random: top-K against as many random keys, on the same questions (McNemar). Columns with
-_holm are corrected for the number of tests of that kind in this table."""
+questions (McNemar). p_random: top-K against as many random keys, drawn anew in every step, on the same questions
+(McNemar). p_partner: against as many random keys that stay hidden as long as the sinks. p_mass: against random keys that
+receive as much attention. Columns with _holm are corrected for the number of tests of that kind in this table."""
 
 OUTCOMES_MEANING = """unfinished: share of answers without an end token. empty: share with no text. zlib: size after
 compression over size before; loops compress well. repeated: share of runs of four tokens that the answer had before.
@@ -52,7 +57,7 @@ def _rows(summary: Summary) -> list[Row]:
     rows = []
     for line in summary["conditions"]:
         condition = line["condition"]
-        plain, control = (tests.get((condition, kind), {}) for kind in ("plain", "random"))
+        plain = tests.get((condition, "plain"), {})
         rows.append(
             {
                 "model": summary["subject"],
@@ -65,7 +70,7 @@ def _rows(summary: Summary) -> list[Row]:
                 "lost": plain.get("lost"),
                 "gained": plain.get("gained"),
                 "p_plain": plain.get("p"),
-                "p_random": control.get("p"),
+                **{f"p_{kind}": tests.get((condition, kind), {}).get("p") for kind in CONTROLS},
             }
         )
     return rows
@@ -125,16 +130,15 @@ def compact(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     A cell is ours in per cent and the paper's in brackets; † ours differs from K = 0, * the paper's differs from ours.
     """
     models = list(dict.fromkeys(row["model"] for row in rows))
-    cells: dict[tuple[str, int, str], dict[str, str]] = {}
+    cells: dict[tuple[str, Amount, str], dict[str, str]] = {}
     for row in rows:
         mark = "†" if _is_small(row["p_plain_holm"]) else ""
         paper = "" if row["paper"] is None else f" ({row['paper']:g}{'*' if _is_small(row['p_paper_holm']) else ''})"
         mine = cells.setdefault((row["benchmark"], row["k"], row["select"] or ""), {})
         before = f"{mine[row['model']]}; " if row["model"] in mine else ""  # two settings of one model and benchmark
         mine[row["model"]] = f"{before}{100 * row['accuracy']:.1f}{mark}{paper}"
-    order = ("", *SELECTIONS)
-    keys = sorted(cells, key=lambda key: (key[0], key[1], order.index(key[2])))
-    lines = [[key[0], str(key[1]), key[2], *(cells[key].get(model, "") for model in models)] for key in keys]
+    keys = sorted(cells, key=lambda key: (key[0], order_of(key[1], key[2] or None)))
+    lines = [[key[0], amount_text(key[1]), key[2], *(cells[key].get(model, "") for model in models)] for key in keys]
     return ["data", "K", "masked", *models], lines
 
 

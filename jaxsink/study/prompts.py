@@ -1,8 +1,8 @@
 """What the subjects of a study are asked: the built-in word problems, a public benchmark, or prompts of one's own.
 
-    find_prompts("gsm8k", data_file="test.jsonl")
-    find_prompts("questions.txt")        # one prompt per line; nothing can be graded, so masking is looked at by its maps
-    find_prompts("questions.jsonl")      # {"prompt": "…", "answer": "42"} per line; a number that is right counts
+find_prompts("gsm8k", data_file="test.jsonl")
+find_prompts("questions.txt")        # one prompt per line; nothing can be graded, so masking is looked at by its maps
+find_prompts("questions.jsonl")      # {"prompt": "…", "answer": "42"} per line; a number that is right counts
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def own_prompts(path: Path) -> Prompts:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         known = ", ".join((TASK, *BENCHMARKS))
-        raise JaxsinkError(f"--prompts: cannot read {path} ({error.strerror}); give a file, or one of {known}.") from error
+        raise JaxsinkError(
+            f"--prompts: cannot read {path} ({error.strerror}); give a file, or one of {known}."
+        ) from error
     except UnicodeDecodeError as error:
         raise JaxsinkError(f"--prompts: {path} is not text in UTF-8; convert it first.") from error
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
@@ -135,7 +137,9 @@ def read_line(path: Path, number: int, line: str) -> Prompt:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise JaxsinkError(f'--prompts: line {number} of {path} is not a JSON object with a "prompt".') from error
     if not isinstance(text, str) or not text.strip() or not isinstance(answer, str | int | float):
-        raise JaxsinkError(f'--prompts: line {number} of {path}: "prompt" must be text, and "answer" a text or a number.')
+        raise JaxsinkError(
+            f'--prompts: line {number} of {path}: "prompt" must be text, and "answer" a text or a number.'
+        )
     answer = str(answer)
     return Prompt(f"{path.name}:{number}", text, answer, partial(grade_number, answer) if answer else ungraded)
 
