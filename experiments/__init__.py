@@ -25,13 +25,14 @@ BEYOND = (
     "beyond_dose",
     "beyond_depth",
     "beyond_clean_ranking",
+    "beyond_readings",
     "beyond_training",
     "beyond_extra_sink",
 )
 ORDER = PAPER + BEYOND
 USUAL = (*PAPER, "beyond_controls", "beyond_values")  # without --full
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
-QUICK, FULL = (120, 30), (228, 50)  # problems per condition, generations recorded
+QUICK, FULL = (80, 30), (228, 50)  # problems per condition, generations recorded
 
 
 def short(module: str) -> str:

@@ -19,7 +19,7 @@ OWN, CLEAN = tuple(hide(k) for k in COUNTS), tuple(hide(k, rank_on="clean") for 
     question="The paper does not say which map it ranks: does it matter?",
     paper="Not stated. Our prediction: a sink that cannot come back a step later costs more.",
     record=no_generations,
-    score=lambda subject: (PLAIN, *OWN, *CLEAN),
+    score=lambda subject, study: (PLAIN, *OWN, *CLEAN),
 )
 def clean_ranking(measured: Sequence[Measured], study: Study) -> Outcome:
     tests = [

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxsink_experiments.masking import CONTROLS, NOTE, PLAIN, loss_test, lost, no_generations, table1
+from jaxsink_experiments.masking import CONTROLS, NOTE, PLAIN, SELECTIONS, loss_test, lost, no_generations, table1
 from matplotlib.axes import Axes
 
 from jaxsink.evals.conditions import Condition, hide
 from jaxsink.study import Measured, Outcome, Study, Table, Tested, experiment, plots
-
-SHOWN = ("top", "top_not_first", "first", "partner", "mass", "random", "bottom")
 
 
 def against_controls(one: Measured, statistic: str, of: str, condition: Condition) -> Tested:
@@ -35,9 +33,11 @@ def tests(one: Measured) -> list[Tested]:
 
 def draw(axis: Axes, one: Measured) -> None:
     """Nats per token lost at K = 1, with intervals, by what is hidden."""
-    found = [lost(one.losses[PLAIN], one.losses[hide(1, select)], one.clusters) for select in SHOWN]
+    found = [lost(one.losses[PLAIN], one.losses[hide(1, select)], one.clusters) for select in SELECTIONS]
     reach = [(high - low) / 2 for low, high in (estimate.interval() for estimate in found)]
-    axis.barh(SHOWN, [estimate.value for estimate in found], xerr=reach, color=plots.COLOURS[0], error_kw={"lw": 0.8})
+    axis.barh(
+        SELECTIONS, [estimate.value for estimate in found], xerr=reach, color=plots.COLOURS[0], error_kw={"lw": 0.8}
+    )
     axis.set(xlabel="nats per token lost at K = 1", title=one.subject.name)
     axis.invert_yaxis()
 
@@ -56,7 +56,7 @@ def controls(measured: Sequence[Measured], study: Study) -> Outcome:
     lines = []
     for axis, one in zip(axes[0], measured, strict=True):
         draw(axis, one)
-        for select in SHOWN:
+        for select in SELECTIONS:
             more = lost(one.losses[PLAIN], one.losses[hide(1, select)], one.clusters)
             low, high = more.interval()
             name = {"model": one.subject.name, "hidden at K = 1": select}

@@ -29,7 +29,7 @@ def by_layer(subject: Subject) -> tuple[Condition, ...]:
     question="In which layers does the model need its sinks?",
     paper="Not studied: the paper masks all layers at once. Our prediction: in every layer, more than other keys.",
     record=no_generations,
-    score=lambda subject: (PLAIN, *by_layer(subject)),
+    score=lambda subject, study: (PLAIN, *by_layer(subject)),
 )
 def masking_by_depth(measured: Sequence[Measured], study: Study) -> Outcome:
     figure, axes = plots.canvas()

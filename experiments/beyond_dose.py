@@ -24,7 +24,7 @@ DOSES = (PLAIN, *(hide(k, select) for select in SELECTIONS for k in COUNTS), *AL
     question="At which K does accuracy fall, and is it the sinks or the number of keys?",
     paper="Only K = 1, 5, 10 were tried, without controls. Our prediction: at every K, sinks cost more than random keys.",
     record=no_generations,
-    score=lambda subject: DOSES,
+    score=lambda subject, study: DOSES,
 )
 def dose(measured: Sequence[Measured], study: Study) -> Outcome:
     figure, axes = plots.canvas(1, len(measured), sharey=True)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from jaxsink_experiments import BEYOND, FULL, PAPER, QUICK, short
 
 from jaxsink.checkpoints.gcs import local
 from jaxsink.cli.main import add_reading_options, reading_options, resumable
+
+if TYPE_CHECKING:
+    from jaxsink.study import Finding, Study, Tested
 
 EXAMPLES = f"""examples:
   jaxsink study                                    the paper's figures and tables on the built-in models, in minutes
@@ -84,26 +88,38 @@ def run(args: argparse.Namespace) -> int:
             args.names, args.model, folder, is_stopped=is_stopped, **options, **reading_options(args)
         )
     if args.json:
-        print(json.dumps([{"name": f.name, "verdict": f.verdict, "found": f.found} for f in findings], indent=2))
+        said = ({"name": f.name, "verdict": f.verdict, "found": f.found, "tests": f.tests} for f in findings)
+        print(json.dumps(list(said), indent=2, default=asdict))
     else:
         show(findings, study)
     return 0
 
 
-def show(findings: list[Any], study: Any) -> None:
+def show(findings: list[Finding], study: Study) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxsink.evals.statistics import wilson
-
-    table = Table("experiment", "verdict", "what we find", title=f"results in {study.folder}", title_justify="left")
+    table = Table(title=f"results in {study.folder}", title_justify="left")
+    for name in ("experiment", "model", "statistic", "value [95 % interval]", "against", "verdict"):
+        table.add_column(name, overflow="fold")
     for finding in findings:
-        table.add_row(finding.title, finding.verdict, finding.found)
+        lines = [test_cells(test) for test in finding.tests] or [("", "", "", finding.found, finding.verdict)]
+        for number, cells in enumerate(lines):
+            table.add_row(f"{finding.title}: {finding.verdict}" if number == 0 else "", *cells)
+        table.add_section()
     console = Console()
     console.print(table)
-    widest = wilson(study.problems // 2, study.problems)
     console.print(
-        f"{study.problems} problems per condition (95 % intervals of ±{(widest.high - widest.low) / 2:.0%} or narrower) and "
-        f"{study.generations} recorded generations; more of both: --full, or --problems and --generations."
+        f"{study.problems} problems per condition, {study.generations} recorded generations, {study.untrained} untrained "
+        "models as a null; verdicts are corrected for all tests (Holm). More: --full, or --problems and --generations."
     )
     console.print(f"Open {study.folder / 'report.html'} in a browser.", soft_wrap=True)
+
+
+def test_cells(test: Tested) -> tuple[str, ...]:
+    """A line of the table, after the experiment."""
+    from jaxsink.study.verdicts import number
+
+    value = f"{number(test.value)} [{number(test.low)}, {number(test.high)}]" if test.comparisons else test.why
+    against = "; ".join(f"{number(one.difference, '+')} to {one.null}" for one in test.comparisons)
+    return test.model, test.statistic, value, against, test.verdict

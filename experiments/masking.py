@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxsink.evals.conditions import PLAIN, Condition, hide
 from jaxsink.evals.statistics import Estimate, clustered_mean, paired_shares, wilson
-from jaxsink.study import Measured, Recorded, Scores, Subject, Tested
+from jaxsink.study import Measured, Recorded, Scores, Study, Subject, Tested
 from jaxsink.study.finding import Row
 from jaxsink.study.verdicts import FEWEST, Expected, compare, not_testable
 
@@ -17,6 +17,7 @@ NOTE = "95 % intervals over distinct problems"
 SOLVES = 0.2  # a model that solves no more than this has nothing to lose
 KNOWS = 1.0  # nats per token that its answers must be better than chance, for a model to have something to lose
 CONTROLS = ("partner", "mass")
+SELECTIONS = ("top", "top_not_first", "first", *CONTROLS, "random")  # at K = 1
 
 
 def no_generations(subject: Subject) -> dict[str, Recorded]:
@@ -24,22 +25,18 @@ def no_generations(subject: Subject) -> dict[str, Recorded]:
     return {}
 
 
-def table1(subject: Subject) -> tuple[Condition, ...]:
-    """The paper's K with every control; ε-sinks only; K as a share of the tokens, 3 % as the paper's 10 are."""
-    one = [hide(1, select) for select in ("top", "top_not_first", "first", "partner", "mass", "random", "bottom")]
-    more = [hide(k, select) for k in (5, 10) for select in ("top", "partner", "mass", "random")]
-    share = [hide(0.03, select) for select in ("top", "partner", "mass")]
-    return (PLAIN, *one, *more, *share, *(whole_map(subject)))
+def table1(subject: Subject, study: Study) -> tuple[Condition, ...]:
+    """The paper's K with controls, and all sinks by Eq. 3."""
+    one = [hide(1, select) for select in SELECTIONS]
+    more = [hide(k, select) for k in (5, 10) for select in ("top", *CONTROLS)]
+    return (PLAIN, *one, *more, *of_whole_maps(subject))
 
 
-def whole_map(subject: Subject) -> list[Condition]:
-    """Sinks by Eq. 3, which needs whole maps: an autoregressive model then runs all queries again in every step."""
+def of_whole_maps(subject: Subject) -> list[Condition]:
+    """Eq. 3 needs whole maps: an autoregressive model then runs all queries again in every step."""
     rows = None if subject.is_diffusion else "all"
     sinks = [hide(None, select, rule="threshold", rows=rows) for select in ("top", *CONTROLS)]
-    above = [hide(1, "top", rule="top_k_above", rows=rows)]
-    return (
-        sinks + above + ([] if subject.is_diffusion else [hide(1, s, rows="all") for s in ("top", "first", *CONTROLS)])
-    )
+    return sinks + ([] if subject.is_diffusion else [hide(1, s, rows="all") for s in ("top", "first", *CONTROLS)])
 
 
 def lost(plain: np.ndarray, hidden: np.ndarray, clusters: Sequence[str]) -> Estimate:

@@ -17,7 +17,7 @@ CLAIM = (
 ).format(*paper.TABLE1["llama-3.1-8b-instruct/gsm8k/study"])
 COUNTS = (1, 5, 10)
 LITTLE, HALF = 0.05, 0.5  # of the problems: what a robust model may lose, and what one that breaks loses at least
-SHOWN = ("top", "partner", "mass", "random")
+SHOWN = ("top", "partner", "mass")
 
 
 def draw(axis: Axes, one: Measured) -> None:

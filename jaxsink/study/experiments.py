@@ -95,14 +95,14 @@ class Experiment(Claim):
     predictions: tuple[Prediction, ...] = ()
     subjects: Callable[[Study], Sequence[Subject]] = all_subjects
     record: Callable[[Subject], Mapping[str, Recorded]] = usual_generations
-    score: Callable[[Subject], Sequence[Condition]] = lambda subject: ()
+    score: Callable[[Subject, Study], Sequence[Condition]] = lambda subject, study: ()
     likelihood: bool = False
     look: bool = False
     missing: str = "No diffusion model was studied."
 
     def askable(self, study: Study) -> list[Subject]:
         """The subjects, but for those whose answers cannot be graded where answers are what is looked at."""
-        return [subject for subject in self.subjects(study) if subject.graded or not self.score(subject)]
+        return [subject for subject in self.subjects(study) if subject.graded or not self.score(subject, study)]
 
     def why_nobody(self, study: Study) -> str:
         return UNGRADED if self.subjects(study) else self.missing
@@ -113,7 +113,7 @@ class Experiment(Claim):
                 yield subject, spec
             for number in range(study.untrained if study.predicted(subject) else 0):
                 yield subject, Untrained(number)
-            conditions = tuple(self.score(subject))
+            conditions = tuple(self.score(subject, study))
             if conditions:
                 yield subject, Scored(conditions)
             if conditions and self.likelihood:
@@ -122,7 +122,7 @@ class Experiment(Claim):
                 yield subject, Hidden(masking(conditions))
 
     def measured(self, study: Study, subject: Subject) -> Measured:
-        conditions = self.score(subject)
+        conditions = self.score(subject, study)
         return Measured(
             subject,
             galleries={name: study.gallery(subject, spec) for name, spec in self.record(subject).items()},
