@@ -14,6 +14,7 @@ from support.slow_masking import Slow
 
 import jaxsink
 from jaxsink import JaxsinkError, record
+from jaxsink.parallel import make_mesh, shard
 from jaxsink.sampling.interventions import Previous
 from jaxsink.sinks import MaskSinks, Threshold, Turns
 from jaxsink.sinks.matched import as_much, partners, random_order
@@ -116,6 +117,20 @@ def test_policies_take_turns_on_devices_too(family: str) -> None:
             alone = run(family, policy, [prompts[row]])
             start = 6 - len(prompts[row])
             np.testing.assert_array_equal(alone.record["dropped"][:, :, 0], out.record["dropped"][:, :, row, :, start:])
+
+
+@pytest.mark.parametrize(("family", "rows"), [("llada", None), ("llama3.1", None), ("llama3.1", "all")])
+def test_a_mesh_changes_nothing(family: str, rows) -> None:
+    policies = Turns((MaskSinks(2, "partner", rows=rows), None, MaskSinks(1, "mass", rows=rows)))
+    model, prompts = lively(FAMILIES[family]), PROMPTS * 2
+    spread = shard(model, make_mesh(2, 2, jax.devices()[:4]))
+    here, there = (
+        jaxsink.generate(one, prompts, SAMPLERS[family], record=BOTH, intervene=policies, seed=3).on_host()
+        for one in (model, spread)
+    )
+    np.testing.assert_array_equal(here.tokens, there.tokens)
+    np.testing.assert_array_equal(here.record["dropped"], there.record["dropped"])
+    np.testing.assert_allclose(here.record["received"], there.record["received"], atol=1e-4)
 
 
 def test_a_partner_is_another_token_and_never_changes_but_for_new_tokens() -> None:
