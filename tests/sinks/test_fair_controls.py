@@ -48,9 +48,13 @@ def slow(policy: MaskSinks, maps: np.ndarray, real: np.ndarray, seed: int) -> np
     """What is hidden in each step: bool[T,L,B,H,S]."""
     total, layers, batch, heads, _ = maps.shape
     hidden = np.zeros(maps.shape, bool)
+    if policy.per == "layer":
+        maps = np.broadcast_to(maps.mean(axis=3, keepdims=True), maps.shape)
     for layer, row, head in np.ndindex(layers, batch, heads):
+        if policy.layers is not None and layer not in policy.layers:
+            continue
         one = Slow(policy, seed, layer, head, (layers, heads))
-        for step in range(1, total):
+        for step in range(max(1, policy.spare), total):
             there = np.flatnonzero(real[step - 1, row])
             hidden[step, layer, row, head, there[sorted(one.step(maps[step - 1, layer, row, head, there]))]] = True
     return hidden
@@ -68,6 +72,8 @@ def slow(policy: MaskSinks, maps: np.ndarray, real: np.ndarray, seed: int) -> np
         ("llada", MaskSinks(3, "partner", rule=Threshold(0.2))),
         ("llada", MaskSinks(2, "mass", positions=(0, 3))),
         ("llada", MaskSinks(select="partner", share=0.2)),
+        ("llada", MaskSinks(2, "partner", per="layer", spare=3)),
+        ("llada", MaskSinks(2, "mass", per="layer", layers=(0, 2))),
         ("llada", MaskSinks(2, "first")),
         ("llada", MaskSinks(select="first", share=0.2)),
         ("llada", MaskSinks(share=0.2)),
