@@ -19,7 +19,6 @@ from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.interventions import Previous, at_token_positions
 from jaxsink.sinks.calibrate import calibrate_eps
 from jaxsink.sinks.choices import (
-    EVERY_SELECTION,
     MATCHED,
     SELECTIONS,
     Per,
@@ -33,7 +32,7 @@ from jaxsink.sinks.choices import (
 from jaxsink.sinks.matched import as_much, draw_by_token, partners, random_order
 from jaxsink.sinks.rules import Rule, Threshold, largest
 
-__all__ = ["EVERY_SELECTION", "MATCHED", "SELECTIONS", "MaskSinks", "RankOn", "Rows", "RuleName", "Select"]
+__all__ = ["SELECTIONS", "Action", "Count", "MaskSinks", "Ranking"]
 
 Action = Bool[Array, "L B H S"] | Float[Array, "L B H S"]
 """What an intervention returns: True drops a key, or a factor scales the attention that it gets."""

@@ -148,6 +148,8 @@ def test_an_autoregressive_step_reads_its_cache_and_is_bound_by_memory():
     assert (job.steps, job.length, job.queries) == (128, 256, 1)
     assert job.cache_bytes == 4 * 256 * 2 * 32 * 8 * 128 * 2
     assert roofline(job, SLICE, 2e9).bound == "memory"
+    every = job.replace(intervene=MaskSinks(1, rows="all"))
+    assert (every.queries, every.cache_bytes, every.prefill_flops) == (256, 0, 0) and every.flops > 200 * job.flops
 
 
 def test_the_embedding_is_read_only_where_it_is_the_head():

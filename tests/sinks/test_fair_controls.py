@@ -14,6 +14,7 @@ from support.slow_masking import Slow
 
 import jaxsink
 from jaxsink import JaxsinkError, record
+from jaxsink.parallel import make_mesh, shard
 from jaxsink.sampling.interventions import Previous
 from jaxsink.sinks import MaskSinks, Threshold, Turns
 from jaxsink.sinks.matched import as_much, partners, random_order
@@ -47,9 +48,13 @@ def slow(policy: MaskSinks, maps: np.ndarray, real: np.ndarray, seed: int) -> np
     """What is hidden in each step: bool[T,L,B,H,S]."""
     total, layers, batch, heads, _ = maps.shape
     hidden = np.zeros(maps.shape, bool)
+    if policy.per == "layer":
+        maps = np.broadcast_to(maps.mean(axis=3, keepdims=True), maps.shape)
     for layer, row, head in np.ndindex(layers, batch, heads):
+        if policy.layers is not None and layer not in policy.layers:
+            continue
         one = Slow(policy, seed, layer, head, (layers, heads))
-        for step in range(1, total):
+        for step in range(max(1, policy.spare), total):
             there = np.flatnonzero(real[step - 1, row])
             hidden[step, layer, row, head, there[sorted(one.step(maps[step - 1, layer, row, head, there]))]] = True
     return hidden
@@ -67,6 +72,8 @@ def slow(policy: MaskSinks, maps: np.ndarray, real: np.ndarray, seed: int) -> np
         ("llada", MaskSinks(3, "partner", rule=Threshold(0.2))),
         ("llada", MaskSinks(2, "mass", positions=(0, 3))),
         ("llada", MaskSinks(select="partner", share=0.2)),
+        ("llada", MaskSinks(2, "partner", per="layer", spare=3)),
+        ("llada", MaskSinks(2, "mass", per="layer", layers=(0, 2))),
         ("llada", MaskSinks(2, "first")),
         ("llada", MaskSinks(select="first", share=0.2)),
         ("llada", MaskSinks(share=0.2)),
@@ -116,6 +123,20 @@ def test_policies_take_turns_on_devices_too(family: str) -> None:
             alone = run(family, policy, [prompts[row]])
             start = 6 - len(prompts[row])
             np.testing.assert_array_equal(alone.record["dropped"][:, :, 0], out.record["dropped"][:, :, row, :, start:])
+
+
+@pytest.mark.parametrize(("family", "rows"), [("llada", None), ("llama3.1", None), ("llama3.1", "all")])
+def test_a_mesh_changes_nothing(family: str, rows) -> None:
+    policies = Turns((MaskSinks(2, "partner", rows=rows), None, MaskSinks(1, "mass", rows=rows)))
+    model, prompts = lively(FAMILIES[family]), PROMPTS * 2
+    spread = shard(model, make_mesh(2, 2, jax.devices()[:4]))
+    here, there = (
+        jaxsink.generate(one, prompts, SAMPLERS[family], record=BOTH, intervene=policies, seed=3).on_host()
+        for one in (model, spread)
+    )
+    np.testing.assert_array_equal(here.tokens, there.tokens)
+    np.testing.assert_array_equal(here.record["dropped"], there.record["dropped"])
+    np.testing.assert_allclose(here.record["received"], there.record["received"], atol=1e-4)
 
 
 def test_a_partner_is_another_token_and_never_changes_but_for_new_tokens() -> None:
