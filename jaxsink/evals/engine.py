@@ -162,13 +162,12 @@ def answers(job: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
             raise StoppedError
 
     eps = None if job.exam.gold else job.eps
-    end = job.config.eos_ids[:1]
     return generate(
         job.placed,
         [list(question.prompt) for question in asked],
         recording_sampler(job.exam.sampler, eps),
         record=recorder(eps),
-        force=[[*question.gold, *end] for question in asked] if job.exam.gold else None,
+        force=[question.gold for question in asked] if job.exam.gold else None,
         intervene=intervention(batch.conditions),
         seed=[job.seed + question.index for question in asked],
         stream=STREAM,

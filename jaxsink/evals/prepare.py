@@ -126,7 +126,7 @@ def prepare(model: str, setting: str, options: Options, say: Callable[[str], obj
     devices, mesh = choose_place(options.mesh, options.devices)
     config = describe(model, **options.reading)[0]
     exam = choose_exam(model, setting, config, options)
-    exam = gold_exam(exam, config, options.canvases) if options.gold or setting == TEXT else exam
+    exam = gold_exam(exam, options.canvases) if options.gold or setting == TEXT else exam
     check_conditions(wanted, config, exam.sampler, [len(question.prompt) for question in exam.questions])
     dtype = options.dtype or ("float32" if model in NAMES else None)  # built-in ones are small
     work = exam_workload(exam, config, wanted, options.eps, dtype or stored_dtype(model))

@@ -204,7 +204,7 @@ class Scored(Measurement):
 
     def exam(self, study: Study, subject: Subject) -> Exam:
         exam = subject.exam(study.problems, study.seed)
-        return gold_exam(exam, subject.model.config, CANVASES) if self.gold else exam
+        return gold_exam(exam, CANVASES) if self.gold else exam
 
     def measure(self, study: Study, subject: Subject, is_stopped: IsStopped) -> None:
         job = Evaluation(

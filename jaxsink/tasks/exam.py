@@ -114,11 +114,11 @@ class Exam:
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
-def gold_exam(exam: Exam, config: ModelConfig, canvases: int = CANVASES) -> Exam:
+def gold_exam(exam: Exam, canvases: int = CANVASES) -> Exam:
     """The same questions with the published answers given: how likely they are also tells weak models apart.
 
-    An autoregressive model writes every answer and an end token, at which its sequence stops; that token does not count.
-    A diffusion model sees each answer on so many canvases per share of masked tokens (evals/likelihood/denoising.py).
+    An autoregressive model is made to write the answers. A diffusion model sees each of them on so many canvases per share
+    of masked tokens (evals/likelihood/denoising.py).
     """
     without = next((question for question in exam.questions if not question.gold), None)
     if without is not None:
@@ -130,12 +130,8 @@ def gold_exam(exam: Exam, config: ModelConfig, canvases: int = CANVASES) -> Exam
             raise JaxsinkError(f"canvases: an answer needs at least one per share of masked tokens, not {canvases}.")
         facts.update(canvases=canvases, shares=list(SHARES))
         return replace(given, sampler=FillMasks(), canvases=canvases)
-    if not config.eos_ids:
-        raise JaxsinkError(
-            f"perplexity of the published answers needs an end token, and this {config.family} model has none."
-        )
-    longest = max(len(question.gold) for question in exam.questions) + 1
-    return replace(given, sampler=ForcedSampler(longest, stop_at_eos=True))
+    longest = max(len(question.gold) for question in exam.questions)
+    return replace(given, sampler=ForcedSampler(longest))
 
 
 def text_exam(path: Path, window: int, tokenizer: Tokenizer, config: ModelConfig, chosen: Chosen) -> Exam:

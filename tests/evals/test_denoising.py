@@ -46,7 +46,7 @@ def exam_of(config: jaxsink.ModelConfig, canvases: int = CANVASES) -> Exam:
     ]
     facts = {"setting": {"name": "made"}, "benchmark": "made", "splits": []}
     made = Exam("made", tuple(asked), LLaDASampler(8, 8, 8), tokenizer(), facts, bucket=8)
-    return gold_exam(made, config, canvases)
+    return gold_exam(made, canvases)
 
 
 def job_of(family: str, **options: Any) -> Evaluation:

@@ -170,6 +170,7 @@ def edit(line: bytes) -> bytes:
     changed = re.sub(
         rb'"correct": (true|false)', lambda m: b'"correct": ' + {b"true": b"false"}.get(m[1], b"true"), line
     )
+    changed = re.sub(rb'"log_prob": -\d+', b'"log_prob": -0', changed, count=1)
     assert changed != line
     return changed
 

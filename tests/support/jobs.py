@@ -32,7 +32,7 @@ from jaxsink.runs.stopping import IsStopped, stop_on_sigterm
 from jaxsink.study import Study
 from jaxsink.study.experiments import experiment_of
 from jaxsink.study.run import conduct
-from jaxsink.tasks.exam import task_exam
+from jaxsink.tasks.exam import gold_exam, task_exam
 from jaxsink.training import run as training
 from jaxsink.training.step import data_mesh
 from support import checkpoints
@@ -57,6 +57,28 @@ def run_evaluation(out: Path, is_stopped: IsStopped, devices: int) -> None:
     wanted = conditions((0, 2), ("top", "random"))
     spread = jax.devices()[:devices] if devices > 1 else None
     evaluate(Evaluation(model, exam, wanted, rows=6, devices=spread), out, is_stopped)
+
+
+def run_likelihood(out: Path, is_stopped: IsStopped, devices: int) -> None:
+    model = random_model("mini-llada")
+    exam = gold_exam(task_exam(model.config, range(8)), 1)
+    spread = jax.devices()[:devices] if devices > 1 else None
+    wanted = conditions((0, 2), ("top", "random"))
+    evaluate(Evaluation(model, exam, wanted, rows=8, devices=spread), out, is_stopped)
+
+
+class Near(list[float]):
+    """Numbers that equal others up to rounding, which the place of a sequence in its batch may change."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Near) and np.allclose(self, other, rtol=1e-4, atol=1e-5)
+
+
+def likelihood_results(out: Path) -> dict[Any, Near]:
+    return {
+        key: Near(part[name] for part in (line, *line["t"].values()) for name in ("log_prob", "tokens", "kl"))
+        for key, line in read_results(out).items()
+    }
 
 
 def run_study(out: Path, is_stopped: IsStopped, devices: int) -> None:
@@ -101,6 +123,7 @@ def converted_files(out: Path) -> dict[str, Any]:
 JOBS = {
     "convert": Job(run_conversion, converted_files, lines=False),
     "evaluate": Job(run_evaluation, read_results),
+    "likelihood": Job(run_likelihood, likelihood_results),
     "study": Job(run_study, study_results),
     "train": Job(run_training, training_results, lines=False),
 }

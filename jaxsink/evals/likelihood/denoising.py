@@ -82,12 +82,15 @@ def score_all(job: Evaluation, keep: Keep, keep_speed: Keep, done: Collection[Ke
                 scores = run_rows(job.placed, batch, bucket.shape, how, job.used_devices)
                 add_up(tallies, batch[:real], scores)
                 lines = finished_lines(bucket, tallies, batch[:real])
-                keep(lines)
-                speed = {"seconds": round(time.monotonic() - begun, 3), "questions": len(lines) / len(job.conditions)}
-                keep_speed(
-                    [{**speed, "tokens": int(sum(row.scored.sum() for row in batch[:real])), "first": number == 0}]
-                )
+                if lines:
+                    keep(lines)
+                keep_speed([speed_of(begun, len(lines) / len(job.conditions), batch[:real], number == 0)])
                 end()
+
+
+def speed_of(begun: float, questions: float, rows: list[Row], first: bool) -> Result:
+    tokens = int(sum(row.scored.sum() for row in rows))
+    return {"seconds": round(time.monotonic() - begun, 3), "questions": questions, "tokens": tokens, "first": first}
 
 
 def bucketed(job: Evaluation, done: Collection[Key] = ()) -> Iterator[Bucket]:

@@ -29,9 +29,13 @@ class ForcedCarry(ARCarry):
 class ForcedSampler(ARSampler):
     """For `generate(force=…)`: `Generation.divergence` is KL(unmasked ‖ masked) before each of the forced tokens.
 
+    A sequence ends after the last token that it is made to write; end tokens among them count like any other.
+
     Given its tokens, the unmasked model needs no steps: one pass over prompt and answer gives all its predictions, and
     each step compares them with those that it makes under the intervention.
     """
+
+    stop_at_eos: bool = False
 
     def init(self, run: Decoding, tokens: Int[Array, "B S"]) -> ForcedCarry:
         carry = super().init(run, tokens)
@@ -57,7 +61,8 @@ class ForcedSampler(ARSampler):
         apart = divergence(run.model.logits(carry.unmasked[:, carry.step]), logits)
         position = run.spec.prompt_length + carry.step
         kept = carry.divergence.at[:, position].set(jnp.where(carry.done, 0.0, apart))
-        return super()._write(run, carry, logits).replace(divergence=kept)
+        after = super()._write(run, carry, logits)
+        return after.replace(divergence=kept, done=carry.done | (carry.tokens[:, position + 1] < 0))
 
     def divergence(self, carry: ARCarry) -> Float[Array, "B S"]:
         assert isinstance(carry, ForcedCarry)
