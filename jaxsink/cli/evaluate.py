@@ -129,17 +129,16 @@ def run(args: argparse.Namespace) -> int:
             local(path, f"--{name.replace('_', '-')}")
     shard, k = parse_shard(args.shard), parse_counts(args.k)
 
-    from jaxsink.evals.prepare import evaluate, sum_up, tokenizer_of
+    import jaxsink
     from jaxsink.runs.compile_cache import enable_compilation_cache
 
-    if args.summary:
-        return show(sum_up(folder, args.setting, tokenizer_of(args.model, args.setting)), folder, args.json)
     enable_compilation_cache()
     with resumable(folder, "finished questions") as is_stopped:
-        results = evaluate(
+        results = jaxsink.evaluate(
             args.model,
             args.setting,
             folder,
+            summary=args.summary,
             is_stopped=is_stopped,
             say=lambda text: print(text, file=sys.stderr),
             k=k,
