@@ -21,7 +21,8 @@ def locked(lock: Path, folder: Path, wait: bool = False) -> Iterator[None]:
     try:
         handle = None
         while handle is None:  # None: another process has just ended, and removed the file
-            lock.parent.mkdir(parents=True, exist_ok=True)
+            if not lock.parent.exists():
+                lock.parent.mkdir(parents=True, exist_ok=True)
             handle = hold(lock, os.O_RDWR | os.O_CREAT, wait)
     except BlockingIOError as error:
         raise JaxsinkError(
@@ -30,8 +31,9 @@ def locked(lock: Path, folder: Path, wait: bool = False) -> Iterator[None]:
     except OSError as error:
         raise JaxsinkError(f"cannot write to {lock.parent}: {error.strerror}.") from error
     try:
-        os.ftruncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        with suppress(OSError):  # a full disk is found by what matters more
+            os.ftruncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
     finally:
         lock.unlink(missing_ok=True)
@@ -50,6 +52,8 @@ def hold(path: Path, flags: int = os.O_RDONLY, wait: bool = False) -> int | None
     try:
         handle = os.open(path, flags | os.O_NOFOLLOW, 0o644)
     except FileNotFoundError:
+        if flags & os.O_CREAT:  # a place where nothing can be made
+            raise
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
