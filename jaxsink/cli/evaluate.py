@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import Commands, add_reading_options, reading_options, resumable
+from jaxsink.cli.main import Commands, add_command, add_reading_options, reading_options, resumable
 from jaxsink.cli.sampling import positive
 from jaxsink.errors import JaxsinkError
 
@@ -33,15 +33,16 @@ Running the same command again continues, whatever ended it, also on another num
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "evaluate",
-        help="accuracy on a benchmark with attention sinks masked, with controls",
-        description="Ask a model the questions of a benchmark, unmasked and with its top-K sinks (or as many other keys) "
+        run,
+        "accuracy on a benchmark with attention sinks masked, with controls",
+        "Ask a model the questions of a benchmark, unmasked and with its top-K sinks (or as many other keys) "
         "hidden, grade the answers, and count which tokens are sinks. DIR gets a line per answer as it comes, a manifest, "
         "results.json, and Tables 1 and 2 beside the paper's (table1.csv, table2.csv, tables.json, tables.md). `jaxsink "
         "table1` puts several such directories together.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument(
         "model", metavar="MODEL", help="a checkpoint, also gs://…, a hub id, or a built-in name (for the setting task)"
@@ -52,7 +53,6 @@ def add_parser(commands: Commands) -> None:
     add_condition_options(parser.add_argument_group("conditions"))
     add_running_options(parser.add_argument_group("running"))
     add_reading_options(parser)
-    parser.set_defaults(run=run)
 
 
 def add_question_options(data: argparse._ArgumentGroup) -> None:
