@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxsink_experiments import BEYOND, FULL, PAPER, QUICK, short
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import add_reading_options, reading_options, resumable
+from jaxsink.cli.main import add_command, add_reading_options, reading_options, resumable
 
 if TYPE_CHECKING:
     from jaxsink.study import Finding, Study, Tested
@@ -33,13 +33,14 @@ OPTIONS = (
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "study",
-        help="the paper's study on one or several models, with controls and verdicts",
-        description="Run experiments and write results (JSON, CSV, npz), figures (SVG, PNG, PDF), a manifest and a page. A "
+        run,
+        "the paper's study on one or several models, with controls and verdicts",
+        "Run experiments and write results (JSON, CSV, npz), figures (SVG, PNG, PDF), a manifest and a page. A "
         "run that was stopped, however, goes on where it stopped when the same command is given again.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: the paper's; with --full, all)")
     parser.add_argument(
@@ -72,7 +73,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the problems and all draws (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     add_reading_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import Commands, add_reading_options, reading_options, resumable
+from jaxsink.cli.main import Commands, add_command, add_reading_options, reading_options, resumable
 from jaxsink.cli.sampling import positive
 from jaxsink.errors import JaxsinkError
 
@@ -36,16 +36,17 @@ Running the same command again continues, whatever ended it, also on another num
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "evaluate",
-        help="accuracy or likelihood on a benchmark with attention sinks masked, with controls",
-        description="Ask a model the questions of a benchmark, unmasked and with its top-K sinks (or as many other keys) "
+        run,
+        "accuracy or likelihood on a benchmark with attention sinks masked, with controls",
+        "Ask a model the questions of a benchmark, unmasked and with its top-K sinks (or as many other keys) "
         "hidden, grade the answers, see whether they end, repeat themselves or are empty, and count which tokens are sinks; "
         "or, with --gold or --text, tell how likely the model finds given answers or a text. DIR gets a line per answer as "
         "it comes, a manifest, results.json, and Tables 1 and 2 beside the paper's (table1.csv, table2.csv, outcomes.csv, "
         "tables.json, tables.md). `jaxsink table1` puts several such directories together.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument(
         "model", metavar="MODEL", help="a checkpoint, also gs://…, a hub id, or a built-in name (for the setting task)"
@@ -58,7 +59,6 @@ def add_parser(commands: Commands) -> None:
     add_condition_options(parser.add_argument_group("conditions"))
     add_running_options(parser.add_argument_group("running"))
     add_reading_options(parser)
-    parser.set_defaults(run=run)
 
 
 def add_question_options(data: argparse._ArgumentGroup) -> None:
@@ -165,17 +165,16 @@ def run(args: argparse.Namespace) -> int:
             local(path, f"--{name.replace('_', '-')}")
     shard, k = parse_shard(args.shard), parse_counts(args.k)
 
-    from jaxsink.evals.prepare import evaluate, sum_up, tokenizer_of
+    import jaxsink
     from jaxsink.runs.compile_cache import enable_compilation_cache
 
-    if args.summary:
-        return show(sum_up(folder, args.setting, tokenizer_of(args.model, args.setting)), folder, args.json)
     enable_compilation_cache()
     with resumable(folder, "finished questions") as is_stopped:
-        results = evaluate(
+        results = jaxsink.evaluate(
             args.model,
             args.setting,
             folder,
+            summary=args.summary,
             is_stopped=is_stopped,
             say=lambda text: print(text, file=sys.stderr),
             k=k,

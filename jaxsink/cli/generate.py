@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from jaxsink.cli.main import Commands, add_reading_options, reading_options
+from jaxsink.cli.main import Commands, add_command, add_reading_options, reading_options
 from jaxsink.cli.sampling import add_sampler_options, positive, sampler_options
 from jaxsink.errors import JaxsinkError
 
@@ -33,13 +33,14 @@ PLAIN_OPTIONS = ("tokens", "chat", "system", "record", "record_what", "every", "
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "generate",
-        help="write text with a model, and show how it comes about",
-        description="Write a response to a prompt. In a terminal the canvas is shown while it is unmasked. Only the "
+        run,
+        "write text with a model, and show how it comes about",
+        "Write a response to a prompt. In a terminal the canvas is shown while it is unmasked. Only the "
         "response goes to stdout, up to the model's first end token (--json has all ids).",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("model", metavar="MODEL", help="name, hub id, converted checkpoint or Hugging Face directory")
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="text; - reads it from stdin")
@@ -82,7 +83,6 @@ def add_parser(commands: Commands) -> None:
     running.add_argument("--backend", help="attention backend: naive, blocked or pallas (default: by device and size)")
     running.add_argument("--no-compile-cache", action="store_true", help="do not keep compiled programs on the disk")
     add_reading_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from jaxsink.cli.main import Commands
+from jaxsink.cli.main import Commands, add_command
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,17 +23,17 @@ WIDTH = 120  # columns, where nobody looks
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "models",
-        help="list the models that have a name here, and the evaluation settings",
-        description="List built-in models, published models with their sizes and hub ids, and the settings of `jaxsink "
+        run,
+        "list the models that have a name here, and the evaluation settings",
+        "List built-in models, published models with their sizes and hub ids, and the settings of `jaxsink "
         "evaluate`; each with the sampler that it recommends.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("part", metavar="NAME", nargs="?", default="", help="only names that contain this")
     parser.add_argument("--json", action="store_true", help="print as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

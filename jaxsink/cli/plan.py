@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from jaxsink.cli.main import Commands, add_reading_options, reading_options
+from jaxsink.cli.main import Commands, add_command, add_reading_options, reading_options
 from jaxsink.cli.sampling import add_sampler_options, positive, sampler_options
 
 PLAIN_OPTIONS = (
@@ -32,14 +32,15 @@ tpu7x:2x2x1 …. Times are the compiler's estimates; collectives, kernels and so
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "plan",
-        help="memory, time and cost of a run on TPU slices, without a TPU",
-        description="Compile evaluations, or a single run of the sampler, for TPU slices, and say what fits, what fills the "
+        run,
+        "memory, time and cost of a run on TPU slices, without a TPU",
+        "Compile evaluations, or a single run of the sampler, for TPU slices, and say what fits, what fills the "
         "memory of each device, the cheapest mesh and batch or the largest batch, the estimated time of a step against the "
         "chip's roofline, and what Table 1 would take and cost.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument(
         "model",
@@ -74,7 +75,6 @@ def add_parser(commands: Commands) -> None:
     how.add_argument("--no-search", action="store_true", help="compile one mesh and batch only (faster)")
     how.add_argument("--json", action="store_true", help="print as JSON")
     add_reading_options(parser)
-    parser.set_defaults(run=run)
 
 
 def add_run_options(group: Any) -> None:

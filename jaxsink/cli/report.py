@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from jaxsink.cli.main import Commands
+from jaxsink.cli.main import Commands, add_command
 
 EXAMPLES = """examples:
   jaxsink report ./study                                   writes ./study/report.html
@@ -19,13 +19,14 @@ The page needs nothing but a browser: no server, no network. Generations are nam
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "report",
-        help="make a page (and an animation) of a study's results, or of a recorded run",
-        description="Make one self-contained HTML page: a player that shows tokens being unmasked while the attention they "
+        run,
+        "make a page (and an animation) of a study's results, or of a recorded run",
+        "Make one self-contained HTML page: a player that shows tokens being unmasked while the attention they "
         "receive glows, and of a study also the verdicts, every figure and every table.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument(
         "source",
@@ -51,7 +52,6 @@ def add_parser(commands: Commands) -> None:
             help=f"the {name} to open with and to animate, or mean (default: of the head whose sink moves most)",
         )
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
-    parser.set_defaults(run=run)
 
 
 def number_or_mean(text: str) -> int:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxsink.cli.main import Commands, resumable
+from jaxsink.cli.main import Commands, add_command, resumable
 from jaxsink.zoo.resolve import NAMES
 
 EXAMPLES = """examples:
@@ -25,14 +25,15 @@ OPTIONS = (
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "train",
-        help="train one of the small built-in models",
-        description="Train a built-in model on generated word problems, and measure its accuracy on held-out ones. What "
+        run,
+        "train one of the small built-in models",
+        "Train a built-in model on generated word problems, and measure its accuracy on held-out ones. What "
         "is not given is as the shipped model was trained. DIR gets the model, models along the way, the loss curve "
         "(loss.csv) and the figures (result.json).",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(NAMES)}")
     parser.add_argument("--out", metavar="DIR", required=True, help="directory of the run; continues what is there")
@@ -64,7 +65,6 @@ def add_parser(commands: Commands) -> None:
     running.add_argument("--devices", type=int, metavar="N", help="devices that share each batch (default: all)")
     running.add_argument("--problems", type=int, default=1000, metavar="N", help="held-out problems (default: 1000)")
     running.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

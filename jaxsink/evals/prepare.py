@@ -97,6 +97,7 @@ def evaluate(
     setting: str,
     out: PathLike,
     *,
+    summary: bool = False,
     is_stopped: IsStopped = never,
     say: Callable[[str], object] = lambda text: None,
     **options: Any,
@@ -106,9 +107,12 @@ def evaluate(
     model      a built-in name, a checkpoint or a hub id
     setting    a name such as "llada-8b-instruct/gsm8k/study", "task" for the built-in word problems, or "text" for
                the windows of a text
+    summary    only sum up what is there
     say        is told what is about to run
     options    see `Options`
     """
+    if summary:
+        return sum_up(Path(out), setting, tokenizer_of(model, setting))
     chosen = Options(**options)
     job = prepare(model, setting, chosen, say)
     engine.evaluate(job, Path(out), is_stopped)

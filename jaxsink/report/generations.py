@@ -18,11 +18,9 @@ def played_generations(
     scores, masked = whole_scores(generation)
     tokens, committed = np.asarray(generation.tokens), np.asarray(generation.committed_at)
     steps, taken = np.asarray(generation.recorded_steps), np.asarray(generation.recorded_of())
-    mask, prompt = np.asarray(generation.mask), generation.prompt_length
     played = []
-    for sequence in range(len(tokens)):
-        there = mask[sequence] & ((np.arange(mask.shape[1]) < prompt) | (committed[sequence] >= 0))
-        real, count = np.flatnonzero(there), max(1, int(taken[sequence]))
+    for sequence, filled in enumerate(generation.filled()):
+        real, count = np.flatnonzero(filled), max(1, int(taken[sequence]))
         parts = {"scores": scores[:count, :, sequence][..., real]}
         if masked is not None:
             parts["masked"] = masked[:count, :, sequence][..., real]
@@ -33,7 +31,7 @@ def played_generations(
                 model=model,
                 condition=condition,
                 kind="arm" if generation.autoregressive else "dlm",
-                prompt_length=int((real < prompt).sum()),
+                prompt_length=int((real < generation.prompt_length).sum()),
                 steps=steps[:count],
                 committed_at=committed[sequence, real],
                 tokens=[texts[sequence][int(position)] for position in real],

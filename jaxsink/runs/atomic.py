@@ -28,7 +28,7 @@ def new_directory(path: Path, marker: str, overwrite: bool = False) -> Iterator[
     parents = [folder for folder in path.parents if not folder.exists()]
     done = False
     try:
-        with locked(path.with_name(f".{path.name}.lock"), path):
+        with locked(path.with_name(f"{partial.name}.lock"), path):
             try:
                 _finish_replacing(path, old)  # what an interrupted run left undone
                 check_target(path, marker, overwrite)  # again: another run may have ended meanwhile

@@ -118,6 +118,11 @@ class Generation:
             there = np.arange(mask.shape[1]) <= last[:, None, None]
         return mask & there
 
+    def filled(self) -> Bool[np.ndarray, "B S"]:
+        """The positions that hold a token in the end: neither padding, nor those after an early end."""
+        mask = np.asarray(self.mask)
+        return mask & ((np.arange(mask.shape[1]) < self.prompt_length) | (np.asarray(self.committed_at) >= 0))
+
     def recorded_of(self) -> Int[np.ndarray, " B"]:
         """How many of the recorded steps each sequence took, for `sinks.track`."""
         return (np.asarray(self.recorded_steps)[:, None] < np.asarray(self.steps)).sum(axis=0)

@@ -229,7 +229,7 @@ class TestCompleteOrNotAtAll:
         def flock(handle: int, kind: int) -> None:
             if not model.exists():
                 model.mkdir()
-                (tmp_path / ".model.lock").unlink()
+                (tmp_path / ".model.partial.lock").unlink()
                 (model / MANIFEST).write_text("theirs")
             original(handle, kind)
 

@@ -154,7 +154,7 @@ class StandIns:
     def provide(self, folder: Path, text: str) -> None:
         """Copies of all that `text` names and that no `--out` or conversion in it makes."""
         for name in MAKERS:
-            named = re.search(rf"(?<![\w/-])(?<!jaxsink ){re.escape(name)}(?![\w.-])", text.replace("./", ""))
+            named = re.search(rf"(?<![\w/.-])(?<!jaxsink ){re.escape(name)}(?![\w.-])", text.replace("./", ""))
             made = re.search(rf"(--out|--record|convert \S+) (\./)?{re.escape(name)}(?![\w.-])", text)
             if named and not made:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
