@@ -197,10 +197,10 @@ class Scored(Measurement):
         return f"{study.problems} {what} under {len(self.conditions)} conditions"
 
     def cost(self, study: Study, subject: Subject) -> int:
-        names = {str(condition) for condition in self.conditions}
-        done = sum(name in names for _, name in self.done(study, subject))
+        asked = [question.index for question in subject.exam(study.problems, study.seed).questions]
+        wanted = {(index, str(condition)) for index in asked for condition in self.conditions}
         steps = 8 if self.gold and subject.is_diffusion else steps_of(subject)
-        return steps * (study.problems * len(names) - done)
+        return steps * len(wanted - self.done(study, subject))
 
     def exam(self, study: Study, subject: Subject) -> Exam:
         exam = subject.exam(study.problems, study.seed)

@@ -224,7 +224,7 @@ def test_uniform_attention_scores_one_everywhere(length: int, left: int, right: 
     mask = np.zeros(scores.shape, bool)
     mask[:, left : left + length] = True
     how = {"causal": True} if block is None else {"block_length": block}
-    found = np.asarray(sinks.visibility_normalised(scores, mask, **how))
+    found = np.asarray(sinks.visibility_normalised(scores, mask, **how, by="uniform"))
     np.testing.assert_allclose(found[mask], 1, rtol=2e-6)
     assert (found[~mask] == 0).all()
     assert not sinks.detect(found, sinks.Threshold(0.01), mask).any()
@@ -249,14 +249,53 @@ def test_visibility_normalised_against_slow_loops() -> None:
         for number, key in enumerate(there):
             uniform = sum(1 / (query + 1) for query in range(number, len(there)))
             expected[step, layer, row, head, key] = seen[:, number].sum() / uniform
-    found = sinks.visibility_normalised(scores, real, causal=True)
+    found = sinks.visibility_normalised(scores, real, causal=True, by="uniform")
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert sinks.track(found, mask=real) is not None
     both = sinks.visibility_normalised(scores, real)  # a bidirectional map stays as it is
     np.testing.assert_array_equal(both, np.where(real[:, None, :, None], scores, 0))
-    alone = sinks.visibility_normalised(scores[-1, 0, 1, 0, 1:], causal=True)  # without its padding
+    alone = sinks.visibility_normalised(scores[-1, 0, 1, 0, 1:], causal=True, by="uniform")  # without its padding
     np.testing.assert_allclose(alone, expected[-1, 0, 1, 0, 1:], rtol=1e-5)
     with pytest.raises(JaxsinkError, match="block_length must be 1 or more"):
         sinks.visibility_normalised(scores, block_length=0)
     with pytest.raises(JaxsinkError, match="without causal=True"):
         sinks.visibility_normalised(scores, causal=True, block_length=4)
+    with pytest.raises(JaxsinkError, match="by must be 'queries' or 'uniform', not 'rows'"):
+        sinks.visibility_normalised(scores, causal=True, by="rows")  # type: ignore[arg-type]
+
+
+def block_maps(rng: np.random.Generator, length: int, block: int) -> np.ndarray:
+    """[S,S], rows that sum to 1 over the keys of the query's block and all before it."""
+    raw = rng.gamma(0.3, 1.0, (length, length)) * (uniform_map(length, block) > 0) + 0.0
+    return raw / raw.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("block", [1, 3, 4, 100])
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (3, 0), (2, 5)])
+def test_by_queries_is_the_mean_over_those_that_can_see_a_key_times_their_number(
+    block: int, left: int, right: int
+) -> None:
+    rng, length = np.random.default_rng(block), 11
+    seen = np.stack([block_maps(rng, length, block) for _ in range(4)])  # [H,S,S]
+    scores = np.zeros((1, 4, left + length + right), np.float32)
+    scores[0, :, left : left + length] = seen.sum(axis=1)
+    mask = np.zeros((1, left + length + right), bool)
+    mask[:, left : left + length] = True
+    how = {"causal": True} if block == 1 else {"block_length": block}
+    found = np.asarray(sinks.visibility_normalised(scores, mask, **how))
+    for head, key in np.ndindex(4, length):
+        given = [seen[head, query, key] for query in range(length) if query // block >= key // block]
+        assert found[0, head, left + key] == pytest.approx(length * np.mean(given), rel=1e-5)
+    assert (found[0, :, ~mask[0]] == 0).all()
+    np.testing.assert_array_equal(found, sinks.visibility_normalised(scores, mask, **how, by="queries"))
+    both = sinks.visibility_normalised(scores, mask)  # all see all: as it is
+    np.testing.assert_array_equal(both, scores)
+
+
+def test_by_queries_every_query_weighs_the_same() -> None:
+    """A key that all who see it attend to alone scores S, be it early or late; by "uniform" the last would win."""
+    length = 40
+    for key in (0, 20, 39):
+        scores = np.zeros(length, np.float32)
+        scores[key] = length - key
+        assert float(sinks.visibility_normalised(scores, causal=True)[key]) == pytest.approx(length)
