@@ -53,8 +53,9 @@ def identity(
 
 
 def about(question: Question, condition: Condition) -> Result:
-    """How every line begins."""
-    return {"index": question.index, "task_id": question.task_id, "condition": str(condition)}
+    """How every line begins. cluster: where questions differ in words alone."""
+    line = {"index": question.index, "task_id": question.task_id, "condition": str(condition)}
+    return line if question.cluster == question.task_id else {**line, "cluster": question.cluster}
 
 
 def likelihood(log_prob: Float[np.ndarray, " N"], divergence: Float[np.ndarray, " N"]) -> Result:

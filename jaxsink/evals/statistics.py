@@ -58,6 +58,10 @@ class Estimate(NamedTuple):
             return 0.0 if self.value > 0 else 1.0
         return float(stats.t.sf(self.value / self.error, self.freedom))
 
+    def p_two_sided(self) -> float:
+        """Of the true value being 0."""
+        return min(1.0, 2 * min(self.p_above(), self.p_below()))
+
     def p_below(self) -> float:
         """One-sided p of the true value being 0 or more."""
         return self._replace(value=-self.value).p_above()
@@ -129,6 +133,17 @@ def clustered_mean(values: ArrayLike, clusters: Clusters | None = None) -> Estim
     residuals = np.bincount(cluster, data[there] - mean)
     error = np.sqrt(count / (count - 1) * (residuals**2).sum()) / there.sum()
     return Estimate(float(mean), float(error), float(count - 1))
+
+
+def clustered_share(right: ArrayLike, clusters: Clusters | None = None) -> Estimate:
+    """The share of right (1) among right and wrong (0) answers that are drawn in clusters.
+
+    The error counts one more right and one more wrong answer, so that all right in a few is not taken for certainty.
+    """
+    known = _numbers("right", right)
+    names = [str(n) for n in range(len(known))] if clusters is None else list(clusters)
+    more = clustered_mean([*known, 1.0, 0.0], [*names, "one right", "one wrong"])
+    return Estimate(float(known.mean()), more.error, more.freedom)
 
 
 def paired_shares(a: ArrayLike, b: ArrayLike, clusters: Clusters | None = None) -> Estimate:

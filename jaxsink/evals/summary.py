@@ -19,7 +19,15 @@ from jaxsink.evals.outcomes import compared_outcomes, summed_up
 from jaxsink.evals.paper import published
 from jaxsink.evals.results import KIND, SPEED, read_results
 from jaxsink.evals.sinks import frequent_tokens, pool
-from jaxsink.evals.statistics import bootstrap, mcnemar, paired_difference, wilson
+from jaxsink.evals.statistics import (
+    bootstrap,
+    clustered_mean,
+    clustered_share,
+    mcnemar,
+    paired_difference,
+    paired_shares,
+    wilson,
+)
 from jaxsink.runs.atomic import write_json
 from jaxsink.runs.lines import read_lines
 from jaxsink.runs.run import read_manifest
@@ -77,15 +85,26 @@ def finished(folder: Path, labels: list[str]) -> tuple[dict[str, Answers], int]:
 
 
 def accuracies(answers: Answers) -> dict[str, Any]:
-    """The score that counts with Wilson's 95 % interval, and the strict and flexible ones where a benchmark has them."""
+    """The score that counts with its 95 % interval (Wilson's, or by clusters), and the strict and flexible ones where a
+    benchmark has them."""
     right = sum(answer["correct"] for answer in answers)
     share, low, high = wilson(right, len(answers))
+    clusters = repeated(answers)
+    if clusters is not None:
+        low, high = clustered_share([answer["correct"] for answer in answers], clusters).interval()
+        low, high = max(0.0, low), min(1.0, high)
     both = {
         name: sum(answer[name] for answer in answers) / len(answers)
         for name in ("strict", "flexible")
         if name in answers[0]
     }
     return {"right": right, "total": len(answers), "accuracy": share, "low": low, "high": high, **both}
+
+
+def repeated(answers: Answers) -> list[str] | None:
+    """What each question really asks, if some ask the same; None where all differ."""
+    clusters = [str(answer.get("cluster", answer["task_id"])) for answer in answers]
+    return clusters if len(set(clusters)) < len(clusters) else None
 
 
 def against_published(line: Mapping[str, Any], manifest: Mapping[str, Any], complete: bool) -> dict[str, Any]:
@@ -122,9 +141,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def compared(pair: Comparison, by_condition: Mapping[str, Answers]) -> dict[str, Any]:
-    """McNemar's exact test of two conditions, and how their other outcomes differ."""
+    """McNemar's exact test of two conditions (a clustered one where questions repeat), and how other outcomes differ."""
     first, second = ([answer["correct"] for answer in by_condition[label]] for label in pair[:2])
     only_first, only_second, p = mcnemar(first, second)
+    clusters = repeated(by_condition[pair[0]])
+    if clusters is not None:
+        p = paired_shares(first, second, clusters).p_two_sided()
     others = compared_outcomes(pair, by_condition)
     return {**pair._asdict(), "gained": only_first, "lost": only_second, "p": p, "outcomes": others}
 
@@ -152,11 +174,16 @@ def perplexity(lines: Answers) -> dict[str, Any]:
 
 
 def compared_likelihoods(pair: Comparison, by_condition: Mapping[str, Answers]) -> dict[str, Any]:
-    """Mean difference of the log-probability per token, over questions, and the sign-flip test of it."""
+    """Mean difference of the log-probability per token, over questions, and the sign-flip test of it; a clustered test
+    where questions repeat."""
+    clusters = repeated(by_condition[pair[0]])
 
     def tested(*lines: Answers) -> dict[str, Any]:
         first, second = ([line["log_prob"] / line["tokens"] for line in one] for one in lines)
         difference, low, high, p = paired_difference(first, second)
+        if clusters is not None:
+            gap = clustered_mean(np.subtract(first, second), clusters)
+            (low, high), p = gap.interval(), gap.p_two_sided()
         return {"difference": difference, "low": low, "high": high, "p": p}
 
     return {**pair._asdict(), **by_share(tested, *(by_condition[label] for label in pair[:2]))}

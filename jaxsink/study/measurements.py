@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsink.evals.conditions import Condition, intervention
+from jaxsink.evals.conditions import Condition, intervention, programs
 from jaxsink.evals.engine import ask_all
 from jaxsink.evals.job import Evaluation
 from jaxsink.evals.results import RESULTS, Key, Result, read_results
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from jaxsink.study.measure import Study
 
 RECORD = 1 << 28  # bytes of a record that a device holds before they go to the host, about
-CANVASES = 2  # on which a diffusion model sees each published answer, per share of masked tokens
+CANVASES = 1  # on which a diffusion model sees each published answer, per share of masked tokens
 HIDDEN = 8  # generations in which is looked at what conditions hide
 Changes = tuple[tuple[str, Any], ...]
 
@@ -165,15 +165,24 @@ class Hidden(KeptAsArrays):
         return HIDDEN * len(self.conditions)
 
     def compute(self, study: Study, subject: Subject, is_stopped: IsStopped) -> Arrays:
+        found: Arrays = {}
+        for together in programs(self.conditions):
+            if is_stopped():
+                raise StoppedError
+            found |= self.look(study, subject, together)
+        return found
+
+    def look(self, study: Study, subject: Subject, conditions: tuple[Condition, ...]) -> Arrays:
+        """Of conditions that one program can have."""
         exam = subject.exam(HIDDEN, study.seed)
-        asked = [question for _ in self.conditions for question in exam.questions]
-        numbers = [number for number in range(len(self.conditions)) for _ in exam.questions]
+        asked = [question for _ in conditions for question in exam.questions]
+        numbers = [number for number in range(len(conditions)) for _ in exam.questions]
         record = {"received": received(), "dropped": dropped()}
-        turns = intervention(self.conditions)
+        turns = intervention(conditions)
         out = write(study, subject, exam, asked, subject.sampler, record=record, intervene=turns, policies=numbers)
         out, found = out.on_host(), {}
         real, taken = out.real_at(), out.recorded_of()
-        for number, condition in enumerate(self.conditions):
+        for number, condition in enumerate(conditions):
             of = np.flatnonzero(np.array(numbers) == number)
             parts = {name: value[:, :, of] for name, value in out.record.items()}
             figures = hidden_keys(**parts, mask=real[:, of], steps=taken[of], eps=study.eps, policy=condition.policy)
