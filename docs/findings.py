@@ -90,8 +90,8 @@ def sentences() -> Iterator[str]:
     first, moves = result_of("fig7", "mini-llama", "first token"), [result_of("fig4", name) for name in diffusion]
     assert first["verdict"] == "refuted" and {test["verdict"] for test in moves} == {"refuted"}
     yield (
-        f"*But not as in the paper.* When the largest sink of a head changes its place, a sink has moved in {both(moves)} of "
-        "the cases (`mini-llada`, `mini-dream`); mostly, sinks that last swap ranks. And the autoregressive `mini-llama` has "
+        f"*But not as in the paper.* When the largest sink of a head changes its place, a sink has moved in {both(moves)} "
+        "of the cases (`mini-llada`, `mini-dream`); mostly, lasting sinks swap ranks. And the autoregressive `mini-llama` has "
         f"no sink on its first token, which is the strongest key in {percent(first['value'])} of heads and steps: it cannot "
         "stand for Llama."
     )
@@ -103,8 +103,8 @@ def sentences() -> Iterator[str]:
         "`mini-llama`: hiding such keys takes away words and numbers that are needed."
     )
     yield (
-        "*So this says what the instrument measures, not what 8B models do*: three tiny models, one task, one seed each. The "
-        "same commands run on LLaDA-8B."
+        "*So this says what the instrument measures, not what 8B models do*: three tiny models, one task, one seed each. "
+        "The same commands run on LLaDA-8B."
     )
 
 
