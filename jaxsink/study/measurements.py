@@ -165,29 +165,16 @@ class Hidden(KeptAsArrays):
         return HIDDEN * len(self.conditions)
 
     def compute(self, study: Study, subject: Subject, is_stopped: IsStopped) -> Arrays:
-        found: Arrays = {}
-        for together in programs(self.conditions):
-            if is_stopped():
-                raise StoppedError
-            found |= self.look(study, subject, together)
-        return found
-
-    def look(self, study: Study, subject: Subject, conditions: tuple[Condition, ...]) -> Arrays:
-        """Of conditions that one program can have."""
-        exam = subject.exam(HIDDEN, study.seed)
-        asked = [question for _ in conditions for question in exam.questions]
-        numbers = [number for number in range(len(conditions)) for _ in exam.questions]
-        record = {"received": received(), "dropped": dropped()}
-        turns = intervention(conditions)
-        out = write(study, subject, exam, asked, subject.sampler, record=record, intervene=turns, policies=numbers)
-        out, found = out.on_host(), {}
-        real, taken = out.real_at(), out.recorded_of()
-        for number, condition in enumerate(conditions):
-            of = np.flatnonzero(np.array(numbers) == number)
-            parts = {name: value[:, :, of] for name, value in out.record.items()}
-            figures = hidden_keys(**parts, mask=real[:, of], steps=taken[of], eps=study.eps, policy=condition.policy)
-            found |= {f"{condition}: {name}": value for name, value in figures._asdict().items()}
-        return found
+        exam, found = subject.exam(HIDDEN, study.seed), dict[str, list[np.ndarray]]()
+        for wanted in programs(self.conditions):
+            asked = [(number, question) for number in range(len(wanted)) for question in exam.questions]
+            for first in range(0, len(asked), study.rows):
+                if is_stopped():
+                    raise StoppedError
+                part = hidden_of(study, subject, exam, wanted, asked[first : first + study.rows])
+                for name, values in part.items():
+                    found.setdefault(name, []).append(values)
+        return {name: np.concatenate(values) for name, values in found.items()}
 
 
 @dataclass(frozen=True)
@@ -249,6 +236,30 @@ def write(
         pad_to=exam.bucket,
         **options,
     )
+
+
+def hidden_of(
+    study: Study, subject: Subject, exam: Exam, wanted: Sequence[Condition], asked: Sequence[tuple[int, Question]]
+) -> Arrays:
+    """What these conditions hide, each in the questions that are asked with its number."""
+    numbers = np.array([number for number, _ in asked])
+    out = write(
+        study,
+        subject,
+        exam,
+        [question for _, question in asked],
+        subject.sampler,
+        record={"received": received(), "dropped": dropped()},
+        intervene=intervention(wanted),
+        policies=numbers.tolist(),
+    ).on_host()
+    real, taken, found = out.real_at(), out.recorded_of(), {}
+    for number in np.unique(numbers):
+        of, policy = np.flatnonzero(numbers == number), wanted[number].policy
+        parts = {name: value[:, :, of] for name, value in out.record.items()}
+        figures = hidden_keys(**parts, mask=real[:, of], steps=taken[of], eps=study.eps, policy=policy)
+        found |= {f"{wanted[number]}: {name}": value for name, value in figures._asdict().items()}
+    return found
 
 
 BATCH_AXIS = dict.fromkeys(("scores", "shuffled", "masked", "random_split"), 2) | {"real": 1}

@@ -55,7 +55,7 @@ def experiments(names=ORDER) -> list[Experiment]:
 def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeypatch) -> None:
     """On random weights as nulls have them, with what it takes to test: so nothing may be supported."""
     subjects = [with_random_weights(subject, 1, subject.name) for subject in study.subjects]
-    study = replace(study, subjects=subjects, rows=20, problems=6, generations=5, untrained=4, loaded={})
+    study = replace(study, subjects=subjects, rows=90, problems=6, generations=5, untrained=4, loaded={})
     findings = conduct(study, experiments())
     assert [finding.name for finding in findings] == [one.name for one in experiments()]
     for finding in findings:
@@ -160,6 +160,20 @@ def test_conditions_in_turns_are_what_each_would_be_alone(study: Study) -> None:
         assert right[condition].tolist() == graded
         kept = read_results(Scored(()).path(study, subject))
         assert [kept[question.index, str(condition)]["text"] for question in exam.questions] == texts
+
+
+def test_what_conditions_hide_is_the_same_in_turns_and_alone(study: Study, tmp_path: Path) -> None:
+    """Also those that cannot share a program, in batches of three, and one condition at a time."""
+    subject = study.subjects[1]
+    wanted = (hide(1), hide(2, "random"), hide(1, rows="all"), hide(1, rank_on="clean"))
+    together = replace(study, folder=tmp_path / "together", rows=3).hidden(subject, wanted)
+    for number, condition in enumerate(wanted):
+        alone = replace(study, folder=tmp_path / str(number)).hidden(subject, (condition,))
+        assert set(alone) == {name for name in together if name.startswith(f"{condition}: ")}
+        for name, values in alone.items():
+            assert values.shape == (measurements.HIDDEN,)
+            np.testing.assert_allclose(values, together[name], rtol=1e-5, err_msg=name)
+    assert (together[f"{hide(2, 'random')}: number"] == 2).all() and (together[f"{hide(1)}: number"] == 1).all()
 
 
 def test_the_cost_is_of_what_is_left(study: Study, tmp_path: Path) -> None:
