@@ -92,8 +92,8 @@ def sentences() -> Iterator[str]:
     yield (
         f"*But not as in the paper.* When the largest sink of a head changes its place, a sink has moved in {both(moves)} "
         "of the cases (`mini-llada`, `mini-dream`); mostly, lasting sinks swap ranks. And the autoregressive `mini-llama` "
-        f"has no sink on its first token, which is the strongest key in {percent(first['value'])} of heads and steps: it cannot "
-        "stand for Llama."
+        f"has no sink on its first token, which is the strongest key in {percent(first['value'])} of heads and steps: it "
+        "cannot stand for Llama."
     )
     yield from masking_sentences()
     values = [result_of("values", name, "length of values") for name in MODELS]
