@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jaxsink_experiments import (
+    beyond_sensitivity,
     beyond_values,
     fig1_scores_over_steps,
     fig3_histogram,
@@ -239,3 +240,12 @@ def test_what_sinks_hand_on_is_held_against_what_they_receive(monkeypatch: pytes
     monkeypatch.setattr(beyond_values, "look", lambda subject, gallery: seen_at_sinks())
     found = beyond_values.handed_on(ANY, ANY)
     np.testing.assert_allclose(found, [np.log((1 / 2) / (3 / 4)), np.log(1 / (1 / 2)), NOTHING], rtol=1e-6)
+
+
+def test_settings_change_the_number_of_sinks_by_a_share_of_the_usual() -> None:
+    """More sinks in one of two generations: what is usual is the mean of both."""
+    usual, found = np.array([2.0, 4.0]), np.array([3.5, 4.0])
+    line = beyond_sensitivity.change(usual, found, ["a", "b"])
+    assert line["change"] == pytest.approx(0.25) and line["change: low"] < 0 < line["change: high"]
+    assert beyond_sensitivity.change(np.zeros(2), found, ["a", "b"]) == {}
+    assert beyond_sensitivity.sinks_per_head(made_gallery(places([[3, 3], [-1, 5]]))) == pytest.approx([3 / 4])
