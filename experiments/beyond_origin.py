@@ -17,6 +17,7 @@ from jaxsink.study import Gallery, Measured, Outcome, Study, Table, Tested, expe
 from jaxsink.study.verdicts import Comparison, not_testable
 
 SHUFFLES = 9_999
+NO_PAIR = "No diffusion model with shifted logits was studied beside an autoregressive one."
 PLACES = (
     "first token",
     "elsewhere in the question",
@@ -122,4 +123,5 @@ def origin(measured: Sequence[Measured], study: Study) -> Outcome:
             Table.of("Are the same heads sinks?", others, "of the mean score of each head's sink in the question"),
         ],
         tests=[alike(one, other) for one, other in adapted(measured)],
+        note="" if adapted(measured) else NO_PAIR,
     )

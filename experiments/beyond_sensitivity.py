@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from jaxsink.evals.statistics import clustered_mean
-from jaxsink.study import Gallery, Measured, Outcome, Recorded, Study, Subject, Table, Tested, experiment
+from jaxsink.study import Gallery, Measured, Outcome, Recorded, Study, Subject, Table, experiment
 from jaxsink.study.experiments import RECORDED
-from jaxsink.study.verdicts import compare, not_testable
 
-QUARTER = 0.25
 EPSILONS = (1.0, 2.0, 5.0)
 
 
@@ -34,39 +32,39 @@ def sinks_per_head(gallery: Gallery) -> np.ndarray:
     return gallery.mean_over_steps(gallery.tracks.sink_count).mean(axis=(1, 2))
 
 
-def changed_little(one: Measured, setting: str, gallery: Gallery) -> Tested:
-    """How much a setting changes the number of sinks, as a share of the usual number."""
-    usual, found = sinks_per_head(one.gallery), sinks_per_head(gallery)
-    words, clusters = f"change of the number of sinks with {setting}", list(gallery.clusters)
+def change(usual: np.ndarray, found: np.ndarray, clusters: Sequence[str]) -> dict[str, float]:
+    """How much more sinks there are than usual [B], as a share of the usual number, with its interval."""
     if not usual.mean():
-        return not_testable(one.subject.name, words, "less", "it has no sinks")
-    change = clustered_mean((found - usual) / usual.mean(), clusters)
-    size = change._replace(value=abs(change.value))
-    bound = compare("a quarter", QUARTER, size._replace(value=size.value - QUARTER), "less")
-    low, high = size.interval()
-    problems = len(set(clusters))
-    return Tested(one.subject.name, words, "less", size.value, max(low, 0.0), high, problems, comparisons=[bound])
+        return {}
+    more = clustered_mean((found - usual) / usual.mean(), clusters)
+    low, high = more.interval()
+    return {"change": more.value, "change: low": low, "change: high": high}
+
+
+def row(one: Measured, setting: str, gallery: Gallery) -> dict[str, Any]:
+    found, clusters = sinks_per_head(gallery), list(gallery.clusters)
+    count = clustered_mean(found, clusters)
+    low, high = count.interval()
+    line = {"model": one.subject.name, "setting": setting, "sinks per head": count.value, "low": low, "high": high}
+    moving = {"moving heads": float(np.mean(gallery.tracks.jumps > 0))}
+    return line | moving | (change(sinks_per_head(one.gallery), found, clusters) if gallery is not one.gallery else {})
 
 
 @experiment(
     name="sensitivity",
     title="Settings of the sampler, and ε",
     question="How much of what is measured is the model, and how much the settings?",
-    paper="One setting per model, ε = 3 throughout. Our prediction: the sampler changes the number by a quarter at most.",
+    paper="One setting per model, ε = 3 throughout.",
     record=settings,
 )
 def sensitivity(measured: Sequence[Measured], study: Study) -> Outcome:
-    lines, tests = [], []
+    lines = []
     for one in measured:
-        changed = {label: gallery for label, gallery in one.galleries.items() if label != RECORDED}
-        tests += [changed_little(one, label, gallery) for label, gallery in changed.items()]
-        shown = {"as usual": one.gallery, **changed}
+        shown = {"as usual" if label == RECORDED else label: gallery for label, gallery in one.galleries.items()}
         shown |= {f"ε = {eps:g}": replace(one.gallery, eps=eps) for eps in EPSILONS}
-        for label, gallery in shown.items():
-            count = clustered_mean(sinks_per_head(gallery), list(gallery.clusters))
-            low, high = count.interval()
-            moving = float(np.mean(gallery.tracks.jumps > 0))
-            name = {"model": one.subject.name, "setting": label}
-            lines.append({**name, "sinks per head": count.value, "low": low, "high": high, "moving heads": moving})
-    note = "95 % intervals over problems; moving: share of heads and generations"
-    return Outcome(tables=[Table.of("By setting", lines, note)], tests=tests)
+        lines += [row(one, setting, gallery) for setting, gallery in shown.items()]
+    return Outcome(
+        tables=[Table.of("By setting", lines, "95 % intervals over problems; moving: share of heads and generations")],
+        note="The table shows how far settings change the number of sinks: a description, not a test. That they change it "
+        "little says nothing for a model, because random weights are as steady.",
+    )

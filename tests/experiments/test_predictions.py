@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jaxsink_experiments import (
+    beyond_sensitivity,
     beyond_values,
     fig1_scores_over_steps,
     fig3_histogram,
@@ -30,13 +31,13 @@ FEW = 6.0  # a sink, weaker than SINK
 
 
 def test_moves_are_jumps_that_leave_one_place_and_find_a_new_one() -> None:
-    scores = places([[1, 4]], [[1, 4]], [[1, 4]], [[1, 4]], [[3, 3]], [[1, 4]], [[1, -1]])
+    scores = places([[1, 4]], [[1, 4]], [[1, 4]], [[1, 4]], [[3, 3]], [[1, 4]], [[1, -1]], [[-1, 4]])
     scores[:, 0, 1, 0, [1, 4]] = [[SINK, FEW], [FEW, SINK]]  # two lasting sinks swap ranks
     scores[1, 0, 2, 0, 1] = FEW  # the old one stays a sink
     scores[0, 0, 3, 0, 4] = FEW  # the new one was a sink before
-    gallery = made_gallery(scores, taken=np.array([2, 2, 2, 2, 2, 1, 2]))
+    gallery = made_gallery(scores, taken=np.array([2, 2, 2, 2, 2, 1, 2, 2]))
     found = fig4_a_jump.moves(ANY, gallery)
-    np.testing.assert_array_equal(found, [1, 0, 0, 0, NOTHING, NOTHING, NOTHING])  # no jump, not taken, not both
+    np.testing.assert_array_equal(found, [1, 0, 0, 0, *[NOTHING] * 4])  # no jump, not taken, not both
 
 
 def test_moves_are_a_share_of_all_jumps_of_a_generation() -> None:
@@ -153,27 +154,33 @@ def test_share_of_sinks_is_of_the_tokens_that_exist() -> None:
     assert fig10_epsilon.share_of_sinks(ANY, padded(loud, 2, eps=9.0)) == pytest.approx([0])
 
 
-def test_sinks_of_causal_maps_are_by_scores_that_do_not_favour_early_keys() -> None:
+def test_statistics_of_causal_maps_are_by_scores_that_do_not_favour_early_keys() -> None:
     """Uniform causal attention has a sink by column sums, and none by the mean over queries that see a key."""
-    length = 60
+    length = 40
     uniform = np.array([sum(1 / (query + 1) for query in range(key, length)) for key in range(length)], np.float32)
     gallery = made_gallery(np.broadcast_to(uniform, (2, 1, 1, 2, length)).copy(), mask_id=None)
-    assert gallery.tracks.sinks.any() and not gallery.fair_tracks.sinks[..., 1:].any()
+    assert gallery.tracks.sinks[..., 0].all() and not gallery.fair_tracks.sinks.any()
+    assert fig10_epsilon.share_of_sinks(ANY, gallery) == pytest.approx([0])
     one = uniform.copy()
-    one[40] = 19.0  # of the 20 queries that see it
+    one[30] = 3.0  # from the 10 queries that see it; the first key has more, from 40
+    fair = one * length / np.arange(length, 0, -1)
+    assert one.argmax() == 0 and fair.argmax() == 30
     gallery = made_gallery(np.broadcast_to(one, (2, 1, 1, 2, length)).copy(), mask_id=None)
-    assert gallery.fair_tracks.position[0, 0, 0, 0] == 40
+    assert gallery.fair_tracks.position[0, 0, 0, 0] == 30
     assert fig7_trajectories.on_first(ANY, gallery) == pytest.approx([0])
+    assert fig1_scores_over_steps.share_of_the_strongest(ANY, gallery) == pytest.approx([fair[30] / fair.sum()])
+    assert fig3_histogram.near_zero(ANY, gallery) == pytest.approx([(fair < 0.5).mean()])
+    assert (fair < 0.5).mean() != (one < 0.5).mean()
 
 
 def test_the_strongest_keys_have_their_share_of_all_attention() -> None:
-    scores = np.full((2, 1, 1, 1, 70), 1.0, np.float32)
+    scores = np.full((2, 1, 1, 1, 87), 1.0, np.float32)
     scores[..., :3] = 0
-    scores[0, 0, 0, 0, [5, 50]] = 10, 4
-    scores[1, ..., 9] = 66
-    total = (65 + 14, 66 + 66)  # 67 tokens: 3 % are two
+    scores[0, 0, 0, 0, [5, 50, 80]] = 10, 4, 2
+    scores[1, ..., 9] = 84
+    total = (81 + 16, 83 + 84)  # 84 tokens: 3 % are two and a half, so three
     found = fig1_scores_over_steps.share_of_the_strongest(ANY, padded(scores, 3))
-    assert found == pytest.approx([((14 / total[0]) + 67 / total[1]) / 2])
+    assert found == pytest.approx([((16 / total[0]) + 86 / total[1]) / 2])
     few = fig1_scores_over_steps.share_of_the_strongest(ANY, made_gallery(places([[3, 4]])))  # at least one
     assert few == pytest.approx([SINK / (SINK + 7 * LITTLE)])
 
@@ -197,7 +204,7 @@ def test_the_strongest_key_is_the_first_real_token_or_not() -> None:
 
 def test_structure_has_its_share_of_the_sinks() -> None:
     kinds = np.full(10, KINDS.index("word"))
-    kinds[[2, MASK]] = KINDS.index("newline"), KINDS.index("mask")
+    kinds[[0, 2, MASK]] = KINDS.index("bos"), KINDS.index("newline"), KINDS.index("mask")
     canvas = np.ones((3, 3, 8), int)
     canvas[0, 0, 3], canvas[1, 0, 3] = 2, MASK
     scores = places([[3, 3, 3], [5, -1, 5]], [[-1] * 3, [-1] * 3], [[0, 1, 1], [-1] * 3])
@@ -233,3 +240,12 @@ def test_what_sinks_hand_on_is_held_against_what_they_receive(monkeypatch: pytes
     monkeypatch.setattr(beyond_values, "look", lambda subject, gallery: seen_at_sinks())
     found = beyond_values.handed_on(ANY, ANY)
     np.testing.assert_allclose(found, [np.log((1 / 2) / (3 / 4)), np.log(1 / (1 / 2)), NOTHING], rtol=1e-6)
+
+
+def test_settings_change_the_number_of_sinks_by_a_share_of_the_usual() -> None:
+    """More sinks in one of two generations: what is usual is the mean of both."""
+    usual, found = np.array([2.0, 4.0]), np.array([3.5, 4.0])
+    line = beyond_sensitivity.change(usual, found, ["a", "b"])
+    assert line["change"] == pytest.approx(0.25) and line["change: low"] < 0 < line["change: high"]
+    assert beyond_sensitivity.change(np.zeros(2), found, ["a", "b"]) == {}
+    assert beyond_sensitivity.sinks_per_head(made_gallery(places([[3, 3], [-1, 5]]))) == pytest.approx([3 / 4])

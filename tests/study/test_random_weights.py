@@ -20,7 +20,7 @@ from jaxsink.study.plots import styled
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compilation")]
 OF_GENERATIONS = ("fig1", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig10", "table2", "values")
-GENERATIONS, UNTRAINED = 8, 7
+PLANTED = ("fig1", "fig5", "fig6", "fig7", "fig8", "fig10", "table2")
 
 
 def brisk(name: str) -> Subject:
@@ -31,11 +31,11 @@ def brisk(name: str) -> Subject:
     return replace(found, sampler=replace(found.sampler, steps=found.sampler.steps // 2))
 
 
-def findings(subjects: Sequence[Subject], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Finding]:
-    """All experiments on generations, with verdicts over all their tests; figures are not kept."""
-    experiments = choose_experiments(OF_GENERATIONS)
+def findings(names: Sequence[str], study: Study, monkeypatch: pytest.MonkeyPatch) -> dict[str, Finding]:
+    """Experiments on generations, with verdicts over all their tests; figures are not kept."""
+    experiments = choose_experiments(names)
     predictions = tuple(prediction for one in experiments for prediction in one.predictions)
-    study = Study(list(subjects), folder, generations=GENERATIONS, untrained=UNTRAINED, predictions=predictions)
+    study = replace(study, predictions=predictions)
     monkeypatch.setattr(Study, "figure", lambda self, name, figure: pyplot.close(figure) or name)
     with styled():
         return {one.name: one for one in judge([experiment.run(study) for experiment in experiments])}
@@ -51,7 +51,8 @@ def test_nothing_is_supported_on_random_weights_and_sinks_are_found_in_a_trained
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = ("untrained:mini-llada", "untrained:mini-llama")
-    found = findings([brisk(name) for name in (*random, "mini-llada")], tmp_path, monkeypatch)
+    subjects = [brisk(name) for name in (*random, "mini-llada")]
+    found = findings(OF_GENERATIONS, Study(subjects, tmp_path, generations=8, untrained=7), monkeypatch)
     for name in random:
         said = of_model(found, name)
         assert len(said) >= 2 and not any("supported" in verdicts for verdicts in said.values()), said
@@ -66,7 +67,8 @@ def test_nothing_is_supported_on_random_weights_and_sinks_are_found_in_a_trained
 def test_planted_sinks_are_found_and_what_was_not_planted_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = of_model(findings([brisk("planted")], tmp_path, monkeypatch), "planted")
+    study = Study([brisk("planted")], tmp_path, generations=12, untrained=12)
+    said = of_model(findings(PLANTED, study, monkeypatch), "planted")
     assert said["fig1"] == said["fig10"] == said["table2"] == ["supported"] and said["fig5"] == ["supported"] * 2
     for name in ("fig6", "fig7", "fig8"):  # whoever looks, whenever, the sinks are the same
         assert "supported" not in said[name], name
