@@ -3,11 +3,11 @@
     python docs/findings.py          write both pages anew
     python docs/findings.py --check  say whether they are as they would be written
 
-The results are those of three runs, whose directories `experiments/` were copied:
+The results are those of three runs, whose directories `experiments/` were copied to experiments/results/:
 
-    jaxsink study --full --out full                                                → experiments/results/
-    jaxsink study --model untrained:mini-llada --model untrained:mini-dream --model untrained:mini-llama --out untrained
-    jaxsink study --model planted --out planted
+    jaxsink study --out builtin
+    jaxsink study --model untrained:mini-llada … (one for each built-in model) --problems 12 --out untrained
+    jaxsink study --model planted --problems 12 --out planted
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def sentences() -> Iterator[str]:
     assert first["verdict"] == "refuted" and {test["verdict"] for test in moves} == {"refuted"}
     yield (
         f"*But not as in the paper.* When the largest sink of a head changes its place, a sink has moved in {both(moves)} "
-        "of the cases (`mini-llada`, `mini-dream`); mostly, lasting sinks swap ranks. And the autoregressive `mini-llama` "
-        f"has no sink on its first token, which is the strongest key in {percent(first['value'])} of heads and steps: it "
-        "cannot stand for Llama."
+        "of the cases (`mini-llada`, `mini-dream`); in the rest, the old place stays a sink or the new one was one already. "
+        "And the autoregressive `mini-llama` has no sink on its first token, which is the strongest key in "
+        f"{percent(first['value'])} of heads and steps: it cannot stand for Llama."
     )
     yield from masking_sentences()
     values = [result_of("values", name, "length of values") for name in MODELS]
@@ -122,7 +122,8 @@ def masking_sentences() -> Iterator[str]:
         partner, mass = (against(test, f"{control} keys")["null_value"] for control in ("partner", "mass"))
         parts.append(
             f"`{name}` {percent(test['value'])} [{percent(test['low'])}, {percent(test['high'])}] of the problems "
-            f"({percent(partner)} with partners, {percent(mass)} with keys that have as much attention: {test['verdict']})"
+            f"({percent(partner)} with partners, {percent(mass)} with keys that have as much attention; more than "
+            f"both: {test['verdict']})"
         )
     yield f"*Hiding the strongest key of every head costs* {'; '.join(parts)}. The paper has no such controls."
 

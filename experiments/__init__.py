@@ -32,7 +32,7 @@ BEYOND = (
 ORDER = PAPER + BEYOND
 USUAL = (*PAPER, "beyond_controls", "beyond_values")  # without --full
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
-QUICK, FULL = (60, 24), (228, 50)  # problems per condition, generations recorded
+QUICK, FULL = (50, 20), (228, 50)  # problems per condition, generations recorded
 
 
 def short(module: str) -> str:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from jaxsink_experiments.masking import NOTE, PLAIN, by_problem, loss_test, no_generations, rows
 
-from jaxsink.evals.conditions import OPPOSITE, Condition, hide
+from jaxsink.evals.conditions import OPPOSITE, Condition, amount_text, hide
 from jaxsink.sinks import MaskSinks
 from jaxsink.sinks.mask import SELECTIONS
 from jaxsink.study import Measured, Outcome, Study, Table, experiment, plots
 
-COUNTS = (1, 5, 10, 20, 40)
+COUNTS = (1, 5, 10, 0.35, 0.7)  # below 1: a share of the tokens
 LEFT = 5  # keys that a head keeps at the far end
 ALL_BUT = {select: Condition(MaskSinks(LEFT, select=OPPOSITE[select], keep=True)) for select in SELECTIONS}
-LABELS = [*(f"{k}" for k in (0, *COUNTS)), f"all but {LEFT}"]
+LABELS = [*map(amount_text, (0, *COUNTS)), f"all but {LEFT}"]
 DOSES = (PLAIN, *(hide(k, select) for select in SELECTIONS for k in COUNTS), *ALL_BUT.values())
 
 
@@ -42,7 +42,9 @@ def dose(measured: Sequence[Measured], study: Study) -> Outcome:
         for k in COUNTS:
             control = {"random keys": hide(k, "random")}
             tests.append(
-                loss_test(one, one.scores, f"problems lost with {k} top keys hidden", hide(k), controls=control)
+                loss_test(
+                    one, one.scores, f"problems lost with {amount_text(k)} top keys hidden", hide(k), controls=control
+                )
             )
     axes[0, 0].set_ylabel("problems solved (share)")
     return Outcome(

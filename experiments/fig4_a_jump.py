@@ -75,7 +75,7 @@ def draw_jump(line: Sequence[Axes], one: Measured, jump: tuple[int, int, int, in
 
 def moves(subject: Subject, gallery: Gallery) -> np.ndarray:
     """Of the steps at which the largest sink changes place: the share at which the old place stops being a sink and the
-    new one was none. The rest are two lasting sinks that swap ranks."""
+    new one was none. In the rest, sinks that last swap ranks."""
     position, sinks = gallery.tracks.position, gallery.tracks.sinks
     both = gallery.present[1:] & gallery.present[:-1]
     jump = both & (position[1:] != position[:-1])
@@ -94,7 +94,7 @@ def moves(subject: Subject, gallery: Gallery) -> np.ndarray:
     predictions=(
         Prediction(
             name="moves",
-            statistic="share of jumps that are moves, and not two lasting sinks that swap ranks",
+            statistic="share of jumps after which the old place is no sink, and before which the new one was none",
             of=moves,
             least=0.5,
             bound="most of them",

