@@ -6,8 +6,9 @@ import argparse
 import json
 from dataclasses import asdict
 
-from jaxsink.cli.main import Commands, add_reading_options, reading_options
-from jaxsink.runs.progress import bytes_progress, human_bytes
+from jaxsink.cli.main import Commands, add_command, add_reading_options, reading_options
+from jaxsink.runs.progress import human_bytes
+from jaxsink.runs.stopping import stop_on_sigterm
 
 EXAMPLES = """examples:
   jaxsink convert ./LLaDA-8B-Instruct ./llada                      Hugging Face directory, types as stored
@@ -20,13 +21,14 @@ A conversion that is interrupted leaves nothing behind that loads; running it ag
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "convert",
-        help="port PyTorch or GGUF weights into a jaxsink checkpoint",
-        description="Port a PyTorch or GGUF checkpoint into an Orbax checkpoint that jaxsink.load reads. Every tensor "
+        run,
+        "port PyTorch or GGUF weights into a jaxsink checkpoint",
+        "Port a PyTorch or GGUF checkpoint into an Orbax checkpoint that jaxsink.load reads. Every tensor "
         "and every setting must be understood: what is missing, left over, mis-shaped or unknown is an error.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("src", metavar="SRC", help="Hugging Face directory, .gguf file, or hub id (owner/name)")
     parser.add_argument("dst", metavar="DST", help="directory to write, or gs://bucket/name; must not exist yet")
@@ -40,21 +42,20 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--revision", help="hub revision (branch, tag or commit)")
     add_reading_options(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from .convert import convert
+    import jaxsink
 
-    with bytes_progress() as progress:
-        report = convert(
+    with stop_on_sigterm("stopped by SIGTERM; nothing half-written was left.") as is_stopped:
+        report = jaxsink.convert(
             args.src,
             args.dst,
             dtype=args.dtype,
             verify=args.verify,
             overwrite=args.overwrite,
             revision=args.revision,
-            progress=progress,
+            is_stopped=is_stopped,
             **reading_options(args),
         )
     if args.json:

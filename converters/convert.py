@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,9 @@ from jaxsink.checkpoints.origin import TOKENIZER_FILES, model_names
 from jaxsink.checkpoints.storage import dtype_name
 from jaxsink.checkpoints.writer import Writer, writer
 from jaxsink.errors import JaxsinkError
-from jaxsink.runs.progress import human_bytes
+from jaxsink.plugins import Conversion
+from jaxsink.runs.progress import BytesProgress, bytes_progress, human_bytes
+from jaxsink.runs.stopping import IsStopped, StoppedError, never
 from jaxsink.text.tokenizer import Tokenizer, check_special_ids
 from jaxsink.zoo.recommend import recommended_entry
 
@@ -30,37 +31,20 @@ from .verify import compare_logits, compare_tensors
 READ_AS_JSON = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"}
 SPARE_BYTES = 64 << 20  # left free on the disk
 
-Progress = Callable[[str, int, int], None]  # (what, bytes done, bytes in all)
-
-
-@dataclass
-class Report:
-    """What a conversion did, ready for `--json`."""
-
-    source: str
-    target: str
-    family: str
-    dtype: str
-    tensors: int
-    parameters: int
-    bytes: int
-    revision: str | None = None
-    warnings: list[str] = field(default_factory=list)
-    verified: dict[str, Any] | None = None
-
 
 def convert(
-    src: str,
-    dst: str,
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
     dtype: Any = None,
     verify: bool = False,
     overwrite: bool = False,
     revision: str | None = None,
     ignore_settings: Iterable[str] = (),
     mask_id: int | None = None,
-    progress: Progress = lambda what, done, total: None,
-) -> Report:
-    """Convert `src` (a directory, a GGUF file or a hub id) into the checkpoint `dst`: a directory, or gs://bucket/name."""
+    is_stopped: IsStopped = never,
+) -> Conversion:
+    """See `jaxsink.convert`."""
+    src, dst = os.fspath(src), os.fspath(dst)
     path, commit = locate(src, revision)
     target = dst if is_remote(dst) else Path(os.path.realpath(os.path.expanduser(dst)))
     if isinstance(target, Path):
@@ -70,16 +54,18 @@ def convert(
     dtype = plan.dtype if dtype is None else dtype_name(dtype)
     size = plan.bytes(dtype)
     origin: dict[str, Any] = {"kind": source.kind, "path": str(src), "revision": commit}
-    report = Report(str(src), str(target), plan.family.name, dtype, len(source.tensors), plan.parameters, size, commit)
+    report = Conversion(
+        str(src), str(target), plan.family.name, dtype, len(source.tensors), plan.parameters, size, commit
+    )
     sampler = recommended_entry(plan.config, [*model_names(str(src)), *model_names(str(path.absolute()))])
-    with writer(target, plan.config, dtype, origin, overwrite, sampler) as out:
+    with bytes_progress() as progress, writer(target, plan.config, dtype, origin, overwrite, sampler) as out:
         check_space(out.folder.parent, size)  # now that nothing is left of a run that was killed
         carried = carry_tokenizer(source, path, out.folder)
         report.warnings = [*plan.notes, *check_tokenizer(out.folder, path, plan)]
         with FileHashes([*source.files, *carried], source.read_in_order) as hashes:
             check_tied_copy(plan, source)
             source.listener = hashes.add
-            stream(plan, source, dtype, out, progress)
+            stream(plan, source, dtype, out, progress, is_stopped)
             source.listener = None
             origin["files"] = hashes.result()
         out.finish()
@@ -122,9 +108,11 @@ def check_space(folder: Path, size: int) -> None:
         )
 
 
-def stream(plan: Plan, source: Source, dtype: str, out: Writer, progress: Progress) -> None:
+def stream(plan: Plan, source: Source, dtype: str, out: Writer, progress: BytesProgress, is_stopped: IsStopped) -> None:
     done, total = 0, plan.bytes(dtype)
     for piece in plan.pieces:
+        if is_stopped():
+            raise StoppedError
         value = read_piece(plan, source, piece, dtype)
         out.add(piece.name, value)
         done += value.nbytes

@@ -114,13 +114,10 @@ def tokenizer_files(path: Path) -> dict[str, str]:
 
 
 def convert_from_hub(repository: str, commit: str, target: Path) -> None:
-    """Fetch and convert a model of the hub, with a progress bar where somebody looks."""
-    from jaxsink.runs.progress import bytes_progress
-
+    """Fetch and convert a model of the hub."""
     from .convert import convert
 
-    with bytes_progress() as progress:
-        convert(repository, str(target), revision=commit, progress=progress)
+    convert(repository, target, revision=commit)
 
 
 def read_part(plan: Plan, source: Source, piece: Piece, index: Index, into: np.ndarray) -> None:

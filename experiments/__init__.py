@@ -1,7 +1,7 @@
 """The study "Attention Sinks in Diffusion Language Models", figure by figure and table by table, and what lies beyond it.
 
-Each module declares one experiment (see `jaxsink.study.experiments`): the question, the paper's claim, what is measured of
-whom, the statistic and what it is held against, and the function that turns measurements into a finding.
+Each module declares one experiment (see `jaxsink.study.experiments`): the question, the paper's claim, what is predicted of
+whom, the nulls that it is held against, and the function that shows what was measured.
 """
 
 PAPER = (
@@ -18,17 +18,21 @@ PAPER = (
     "table2_tokens",
 )
 BEYOND = (
+    "beyond_controls",
+    "beyond_values",
     "beyond_origin",
     "beyond_sensitivity",
     "beyond_dose",
     "beyond_depth",
     "beyond_clean_ranking",
+    "beyond_readings",
     "beyond_training",
     "beyond_extra_sink",
 )
 ORDER = PAPER + BEYOND
+USUAL = (*PAPER, "beyond_controls", "beyond_values")  # without --full
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
-QUICK, FULL = (200, 30), (500, 50)  # problems per condition, generations recorded
+QUICK, FULL = (50, 20), (228, 50)  # problems per condition, generations recorded
 
 
 def short(module: str) -> str:

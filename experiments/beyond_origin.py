@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from jaxsink.evals.statistics import bootstrap
+from jaxsink.evals.statistics import clustered_mean
 from jaxsink.sinks import frontier
-from jaxsink.study import Gallery, Measured, Outcome, Study, Table, experiment, plots
+from jaxsink.study import Gallery, Measured, Outcome, Study, Table, Tested, experiment, plots
+from jaxsink.study.verdicts import Comparison, not_testable
 
+SHUFFLES = 9_999
+NO_PAIR = "No diffusion model with shifted logits was studied beside an autoregressive one."
 PLACES = (
     "first token",
     "elsewhere in the question",
@@ -61,50 +63,65 @@ def draw(axis: Axes, names: Sequence[str], shares: np.ndarray) -> None:
     axis.invert_yaxis()
 
 
-def alike(measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """Correlation over heads of the sinks in the question, for each pair of models of one shape."""
-    found = []
-    for one, other in combinations(measured, 2):
-        mine, theirs = by_head(one.gallery), by_head(other.gallery)
-        if len(mine) == len(theirs) and mine.std() and theirs.std():
-            value = float(np.corrcoef(mine, theirs)[0, 1])
-            found.append({"model": one.subject.name, "other model": other.subject.name, "correlation": value})
-    return found
+def alike(one: Measured, other: Measured) -> Tested:
+    """Correlation over heads of the sinks in the question. Heads are the sample, so heads are what is shuffled."""
+    mine, theirs = by_head(one.gallery), by_head(other.gallery)
+    pair, words = f"{one.subject.name} and {other.subject.name}", "correlation over heads of the sinks in the question"
+    if len(mine) != len(theirs) or not mine.std() or not theirs.std():
+        return not_testable(pair, words, "greater", "heads cannot be paired, or have no sinks to compare")
+    draw, value = np.random.default_rng(0), float(np.corrcoef(mine, theirs)[0, 1])
+    chance = np.array([np.corrcoef(mine, draw.permutation(theirs))[0, 1] for _ in range(SHUFFLES)])
+    above, below = ((1 + hits.sum()) / (1 + SHUFFLES) for hits in (chance >= value, chance <= value))
+    low, high = np.quantile(value - chance, (0.025, 0.975))
+    shuffled = Comparison(
+        "heads shuffled",
+        null_value=float(chance.mean()),
+        difference=value - float(chance.mean()),
+        low=float(low),
+        high=float(high),
+        p=min(1.0, 2 * float(above)),
+        p_opposite=min(1.0, 2 * float(below)),
+    )
+    problems = len(set(one.gallery.clusters))
+    return Tested(pair, words, "greater", value, value, value, problems, comparisons=[shuffled])
+
+
+def adapted(measured: Sequence[Measured]) -> list[tuple[Measured, Measured]]:
+    """Diffusion models that may have begun as an autoregressive one (shifted logits), each with every such model."""
+    shifted = [one for one in measured if one.subject.is_diffusion and one.subject.model.config.shift_logits]
+    return [(one, other) for one in shifted for other in measured if not other.subject.is_diffusion]
 
 
 @experiment(
     name="origin",
     title="Where a model's sinks come from",
-    question="Does a diffusion model that was adapted from an autoregressive one keep that model's sinks?",
+    question="Does a diffusion model that was adapted from an autoregressive one keep that model's sinks, head by head?",
     paper="It guesses that Dream's positional, moving sinks stem from its autoregressive start; it could not test it.",
-    statistic="where the largest sinks are; correlation over heads of the sinks in the question",
-    null="the diffusion model that began from random weights",
 )
 def origin(measured: Sequence[Measured], study: Study) -> Outcome:
     figure, axes = plots.canvas(width=plots.PAGE, height=2.2)
-    rows, shares = [], []
+    lines, shares = [], []
     for one in measured:
-        found = bootstrap(shares_by_origin(one.gallery, one.subject.is_diffusion))
-        shares.append(found.estimate)
-        for place, share, low, high in zip(PLACES, *found, strict=True):
-            line = {"share": float(share), "low": float(low), "high": float(high)}
-            rows.append({"model": one.subject.name, "place": place, **line})
-    names = [one.subject.name for one in measured]
-    draw(axes[0, 0], names, np.array(shares))
+        found = shares_by_origin(one.gallery, one.subject.is_diffusion)
+        shares.append(found.mean(axis=0))
+        for number, place in enumerate(PLACES):
+            mean = clustered_mean(found[:, number], list(one.gallery.clusters))
+            low, high = mean.interval()
+            lines.append({"model": one.subject.name, "place": place, "share": mean.value, "low": low, "high": high})
+    draw(axes[0, 0], [one.subject.name for one in measured], np.array(shares))
     plots.shared_legend(figure, columns=3)
-    pairs = alike(measured)
-    together = "; ".join(f"{pair['model']} and {pair['other model']} {pair['correlation']:+.2f}" for pair in pairs)
-    top = "; ".join(
-        f"{name}: {PLACES[int(np.argmax(share))]} {max(share):.0%}" for name, share in zip(names, shares, strict=True)
-    )
-    note = "of the mean score of each head's sink in the question; heads of mini-dream began as mini-llama's"
+    pairs = combinations(measured, 2)
+    others = [
+        {"model": test.model, "correlation": test.value, "p": test.comparisons[0].p}
+        for test in (alike(one, other) for one, other in pairs)
+        if test.comparisons
+    ]
     return Outcome(
-        found=f"Most sinks are on: {top}. Correlation over heads of the sinks in the question: "
-        f"{together or 'not comparable'}.",
-        verdict="new",
         figure=figure,
         tables=[
-            Table.of("Where the largest sink of a head is", rows),
-            Table.of("Are the same heads sinks?", pairs, note),
+            Table.of("Where the largest sink of a head is", lines, "of heads and steps that have one, by column sums"),
+            Table.of("Are the same heads sinks?", others, "of the mean score of each head's sink in the question"),
         ],
+        tests=[alike(one, other) for one, other in adapted(measured)],
+        note="" if adapted(measured) else NO_PAIR,
     )

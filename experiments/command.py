@@ -4,35 +4,51 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from jaxsink_experiments import BEYOND, DEFAULT_MODELS, FULL, PAPER, QUICK, short
+from jaxsink_experiments import BEYOND, FULL, PAPER, QUICK, short
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import add_reading_options, reading_options
+from jaxsink.cli.main import add_command, add_reading_options, reading_options, resumable
+
+if TYPE_CHECKING:
+    from jaxsink.study import Finding, Study, Tested
 
 EXAMPLES = f"""examples:
   jaxsink study                                    the paper's figures and tables on the built-in models, in minutes
   jaxsink study fig7 table1 --out results          two of them
   jaxsink study --full --runs runs                 everything, at full count
   jaxsink study --model ./llada --out llada-study --rows 16    another model, cut over all devices
+  jaxsink study --model ./llada --prompts gsm8k --data-file gsm8k_test.jsonl --out llada-gsm8k --rows 16
+  jaxsink study --model untrained:mini-llada --out nothing      random weights: nothing may be supported
 
 the paper's experiments: {", ".join(short(m) for m in PAPER)}
 and beyond it: {", ".join(short(m) for m in BEYOND)}"""
 
+OPTIONS = (
+    *("full", "problems", "generations", "rows", "mesh", "runs", "seed"),
+    *("prompts", "data_file", "allow_code_execution"),
+)
+
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "study",
-        help="the paper's study on one or several models, with controls and verdicts",
-        description="Run experiments and write results (JSON, CSV, npz), figures (SVG, PNG, PDF), a manifest and a page. A "
+        run,
+        "the paper's study on one or several models, with controls and verdicts",
+        "Run experiments and write results (JSON, CSV, npz), figures (SVG, PNG, PDF), a manifest and a page. A "
         "run that was stopped, however, goes on where it stopped when the same command is given again.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: the paper's; with --full, all)")
     parser.add_argument(
-        "--model", action="append", metavar="MODEL", help="built-in name, hub id or checkpoint; may be repeated"
+        "--model",
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="built-in name, hub id or checkpoint; may be repeated",
     )
     parser.add_argument("--out", default="jaxsink-study", metavar="DIR", help="where results go (default: %(default)s)")
     parser.add_argument(
@@ -45,58 +61,65 @@ def add_parser(commands: Any) -> None:
         "--mesh", metavar="DxM", help="cut checkpoints over D x M devices: batch x weights (default: 1 x all)"
     )
     parser.add_argument("--runs", metavar="DIR", help="training runs, for the experiments on training")
+    parser.add_argument(
+        "--prompts",
+        default="task",
+        metavar="WHAT",
+        help="what models are asked: task (the built-in problems, the default), gsm8k, humaneval, or a file: a prompt per "
+        "line, or JSON lines with prompt and answer",
+    )
+    parser.add_argument("--data-file", metavar="FILE", help="the published file of gsm8k or humaneval, if it is here")
+    parser.add_argument("--allow-code-execution", action="store_true", help="run the programs that humaneval asks for")
     parser.add_argument("--seed", type=int, default=0, help="of the problems and all draws (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     add_reading_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     folder = local(args.out, "--out")
 
-    from jaxsink_experiments.conduct import conduct_study
-
+    import jaxsink
     from jaxsink.runs.compile_cache import enable_compilation_cache
-    from jaxsink.runs.stopping import stop_on_sigterm
 
     enable_compilation_cache()
-    last_words = f"stopped by SIGTERM; all finished measurements are in {folder}, and the same command continues."
-    with stop_on_sigterm(last_words) as is_stopped:
-        findings, study = conduct_study(
-            args.names,
-            args.model or DEFAULT_MODELS,
-            folder,
-            full=args.full,
-            problems=args.problems,
-            generations=args.generations,
-            rows=args.rows,
-            mesh=args.mesh,
-            runs=args.runs,
-            seed=args.seed,
-            is_stopped=is_stopped,
-            **reading_options(args),
+    options: Any = {name: getattr(args, name) for name in OPTIONS}
+    with resumable(folder, "finished measurements") as is_stopped:
+        findings, study = jaxsink.study(
+            args.names, args.model, folder, is_stopped=is_stopped, **options, **reading_options(args)
         )
     if args.json:
-        print(json.dumps([{"name": f.name, "verdict": f.verdict, "found": f.found} for f in findings], indent=2))
+        said = ({"name": f.name, "verdict": f.verdict, "found": f.found, "tests": f.tests} for f in findings)
+        print(json.dumps(list(said), indent=2, default=asdict))
     else:
         show(findings, study)
     return 0
 
 
-def show(findings: list[Any], study: Any) -> None:
+def show(findings: list[Finding], study: Study) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxsink.evals.statistics import wilson
-
-    table = Table("experiment", "verdict", "what we find", title=f"results in {study.folder}", title_justify="left")
+    table = Table(title=f"results in {study.folder}", title_justify="left")
+    for name in ("experiment", "model", "statistic", "value [95 % interval]", "against", "verdict"):
+        table.add_column(name, overflow="fold")
     for finding in findings:
-        table.add_row(finding.title, finding.verdict, finding.found)
+        lines = [test_cells(test) for test in finding.tests] or [("", "", "", finding.found, finding.verdict)]
+        for number, cells in enumerate(lines):
+            table.add_row(f"{finding.title}: {finding.verdict}" if number == 0 else "", *cells)
+        table.add_section()
     console = Console()
     console.print(table)
-    widest = wilson(study.problems // 2, study.problems)
     console.print(
-        f"{study.problems} problems per condition (95 % intervals of ±{(widest.high - widest.low) / 2:.0%} or narrower) and "
-        f"{study.generations} recorded generations; more of both: --full, or --problems and --generations."
+        f"{study.problems} problems per condition, {study.generations} recorded generations, {study.untrained} untrained "
+        "models as a null; verdicts are corrected for all tests (Holm). More: --full, or --problems and --generations."
     )
     console.print(f"Open {study.folder / 'report.html'} in a browser.", soft_wrap=True)
+
+
+def test_cells(test: Tested) -> tuple[str, ...]:
+    """A line of the table, after the experiment."""
+    from jaxsink.study.verdicts import number
+
+    value = f"{number(test.value)} [{number(test.low)}, {number(test.high)}]" if test.comparisons else test.why
+    against = "; ".join(f"{number(one.difference, '+')} to {one.null}" for one in test.comparisons)
+    return test.model, test.statistic, value, against, test.verdict

@@ -1,17 +1,18 @@
-"""A study by names, as the command line has them.
+"""A study by names: `jaxsink.study`.
 
-findings, study = conduct_study(["fig7", "table1"], ["mini-llada"], "results", problems=50)
+findings, study = jaxsink.study(["fig7", "table1"], "mini-llada", "results", problems=50)
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import jax
-from jaxsink_experiments import DEFAULT_MODELS, FULL, ORDER, PAPER, QUICK, SHORT, short
+from jaxsink_experiments import DEFAULT_MODELS, FULL, ORDER, QUICK, SHORT, USUAL, short
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.mesh import make_mesh, mesh_from
@@ -20,12 +21,13 @@ from jaxsink.runs.progress import stage
 from jaxsink.runs.stopping import IsStopped, never
 from jaxsink.study import Experiment, Finding, Study, subject
 from jaxsink.study.experiments import experiment_of
+from jaxsink.study.prompts import TASK, find_prompts
 from jaxsink.study.run import conduct
 
 
 def conduct_study(
     names: Sequence[str] = (),
-    models: Sequence[str] = DEFAULT_MODELS,
+    model: str | Sequence[str] = (),
     out: str | os.PathLike[str] = "jaxsink-study",
     *,
     full: bool = False,
@@ -34,12 +36,16 @@ def conduct_study(
     rows: int = 200,
     mesh: str | None = None,
     runs: str | os.PathLike[str] | None = None,
+    prompts: str | os.PathLike[str] = TASK,
+    data_file: str | os.PathLike[str] | None = None,
+    allow_code_execution: bool = False,
     seed: int = 0,
     mask_id: int | None = None,
     ignore_settings: Sequence[str] = (),
     is_stopped: IsStopped = never,
 ) -> tuple[list[Finding], Study]:
-    """Run experiments on models, go on with what is in `out`, and write its page; names as in `jaxsink study --help`."""
+    """See `jaxsink.study`."""
+    models = [model] if isinstance(model, str) else model or DEFAULT_MODELS
     experiments = choose_experiments(names, full)
     problems, generations = (
         usual if given is None else given
@@ -51,7 +57,12 @@ def conduct_study(
     if training is not None and not training.is_dir():
         raise JaxsinkError(f"--runs: {training} is not a directory; give the one that holds the training runs.")
     devices = mesh_from(mesh) if mesh is not None else make_mesh() if jax.device_count() > 1 else None
-    subjects = [subject(name, devices, mask_id, ignore_settings) for name in dict.fromkeys(models)]
+    asked = find_prompts(prompts, data_file, allow_code_execution)
+    subjects = [
+        replace(subject(name, devices, mask_id, ignore_settings), prompts=asked) for name in dict.fromkeys(models)
+    ]
+    for one in subjects:
+        one.exam(generations, seed)  # what it cannot be asked is said at once
     study = Study(subjects, Path(out), problems, generations, rows, seed=seed, runs=training)
     findings = conduct(study, experiments, is_stopped)
     with stage("writing the page"):
@@ -64,5 +75,5 @@ def choose_experiments(names: Sequence[str], full: bool = False) -> list[Experim
     unknown = [name for name in names if name not in SHORT]
     if unknown:
         raise JaxsinkError(f"there is no experiment {unknown[0]!r}; there are {', '.join(SHORT)}.")
-    wanted = names or [short(module) for module in (ORDER if full else PAPER)]
+    wanted = names or [short(module) for module in (ORDER if full else USUAL)]
     return [experiment_of(import_module(f"jaxsink_experiments.{SHORT[name]}")) for name in dict.fromkeys(wanted)]

@@ -10,17 +10,22 @@ from jaxsink.version import __version__
 
 if TYPE_CHECKING:
     from jaxsink import parallel, sinks
+    from jaxsink.checkpoints.describe import describe
     from jaxsink.checkpoints.load import load, sampler_for, save
     from jaxsink.errors import JaxsinkError
     from jaxsink.evals import statistics as stats
+    from jaxsink.evals.lm_eval.command import lm_eval
     from jaxsink.evals.prepare import evaluate
     from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
     from jaxsink.nn.origin import Origin
     from jaxsink.nn.transformer import Model, Output, abstract, forward, init
+    from jaxsink.planner.plan import plan
+    from jaxsink.plugins import convert, study
     from jaxsink.recording import recorders as record
     from jaxsink.recording import reductions as reduce
     from jaxsink.report import plots
-    from jaxsink.report.own import report, show
+    from jaxsink.report.own import show
+    from jaxsink.report.write import report
     from jaxsink.sampling.autoregressive import ARSampler
     from jaxsink.sampling.base import Sampler
     from jaxsink.sampling.diffusion import DiffusionSampler
@@ -29,8 +34,11 @@ if TYPE_CHECKING:
     from jaxsink.sampling.generation import Generation
     from jaxsink.sampling.interventions import DropPositions
     from jaxsink.sampling.llada import LLaDASampler
+    from jaxsink.sampling.respond import Response, respond
     from jaxsink.sampling.sdar import SDARSampler
     from jaxsink.text.tokenizer import Tokenizer
+    from jaxsink.training.train import train
+    from jaxsink.zoo.listing import models
     from jaxsink.zoo.presets import PRESETS, preset
 
 _MODULES = {
@@ -41,8 +49,10 @@ _MODULES = {
     "report": "jaxsink.report",
     "sinks": "jaxsink.sinks",
     "stats": "jaxsink.evals.statistics",
+    "study": "jaxsink.study",
 }
 _HOME = {
+    "describe": "jaxsink.checkpoints.describe",
     "load": "jaxsink.checkpoints.load",
     "save": "jaxsink.checkpoints.load",
     "Experts": "jaxsink.nn.config",
@@ -50,17 +60,22 @@ _HOME = {
     "RopeScaling": "jaxsink.nn.config",
     "JaxsinkError": "jaxsink.errors",
     "evaluate": "jaxsink.evals.prepare",
+    "lm_eval": "jaxsink.evals.lm_eval.command",
     "Model": "jaxsink.nn.transformer",
     "Output": "jaxsink.nn.transformer",
     "abstract": "jaxsink.nn.transformer",
     "forward": "jaxsink.nn.transformer",
     "init": "jaxsink.nn.transformer",
     "Origin": "jaxsink.nn.origin",
+    "plan": "jaxsink.planner.plan",
+    "convert": "jaxsink.plugins",
     "PRESETS": "jaxsink.zoo.presets",
     "preset": "jaxsink.zoo.presets",
     "show": "jaxsink.report.own",
     "Generation": "jaxsink.sampling.generation",
     "generate": "jaxsink.sampling.generate",
+    "Response": "jaxsink.sampling.respond",
+    "respond": "jaxsink.sampling.respond",
     "DropPositions": "jaxsink.sampling.interventions",
     "sampler_for": "jaxsink.checkpoints.load",
     "Sampler": "jaxsink.sampling.base",
@@ -70,6 +85,8 @@ _HOME = {
     "LLaDASampler": "jaxsink.sampling.llada",
     "SDARSampler": "jaxsink.sampling.sdar",
     "Tokenizer": "jaxsink.text.tokenizer",
+    "train": "jaxsink.training.train",
+    "models": "jaxsink.zoo.listing",
 }
 
 __all__ = [*_MODULES, *_HOME, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]

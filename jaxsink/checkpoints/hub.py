@@ -8,17 +8,16 @@ serves.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from jaxsink.checkpoints.formats import foreign_formats
 from jaxsink.checkpoints.gcs import checkpoint_cache
 from jaxsink.errors import JaxsinkError
+from jaxsink.runs.locks import locked
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -45,7 +44,11 @@ def fetch(repository: str, weights: bool = True) -> Path:
     converters = foreign_formats(repository)
     if not weights:
         return converters.fetch_settings(repository, commit)
-    with _one_at_a_time(folder):
+    with suppress(OSError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder.parent, os.W_OK):
+        raise JaxsinkError(f"cannot keep checkpoints in {folder.parent}; set JAXSINK_CHECKPOINTS to another directory.")
+    with locked(folder.with_name(f".{folder.name}.lock"), folder, wait=True):  # who comes second finds the work done
         if not (folder / MANIFEST).is_file():
             converters.convert_from_hub(repository, commit, folder)
     return folder
@@ -59,20 +62,3 @@ def _commit(repository: str) -> str:
 
 def _stem(repository: str) -> str:
     return repository.replace("/", "--")
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Whoever comes second waits, and finds the work done. The lock goes with the process, even a killed one."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise JaxsinkError(
-            f"cannot keep checkpoints in {folder.parent}: {error.strerror}; set JAXSINK_CHECKPOINTS to another directory."
-        ) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -5,10 +5,13 @@ It is drawn above the line of jaxsink.runs.progress, on stderr, and is gone when
 
 from __future__ import annotations
 
+import sys
 import time
 import unicodedata
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -16,8 +19,12 @@ import numpy as np
 from rich.console import Console, Group
 from rich.text import Text
 
-from jaxsink.runs.progress import Task
+from jaxsink.nn.recorder import Recorder
+from jaxsink.recording.recorders import received
+from jaxsink.recording.reductions import sink_share
+from jaxsink.runs.progress import Task, stage
 from jaxsink.runs.reporter import has_symbols
+from jaxsink.sampling.respond import Job
 from jaxsink.text.tokenizer import Tokenizer
 
 FRAME = 1 / 15  # seconds between two updates, at least
@@ -193,3 +200,38 @@ class Display:
         rate = f"{done / ran:.{0 if done > 100 * ran else 1}f} tokens/s" if done and ran > 1e-3 else ""
         sinks = "" if self._sinks is None else f"{int((self._sinks >= FEW).sum())} sinks"
         return ", ".join(part for part in (rate, sinks) if part)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Shows a text while `jaxsink.respond` has it written; console: None where nobody watches."""
+
+    console: Console | None
+    delay: float = 0.0
+
+    @cached_property
+    def draws(self) -> bool:
+        """The canvas too, not the steps alone."""
+        return self.console is not None and sys.stdout.isatty()
+
+    @property
+    def frame(self) -> float:
+        if self.draws and self.delay:
+            return 0.0
+        return PLAIN if self.console is None else FRAME
+
+    @property
+    def record(self) -> Mapping[str, Recorder]:
+        return {LIVE: received().then(sink_share())} if self.draws else {}
+
+    @contextmanager
+    def follow(self, job: Job, ran: Callable[[], float]) -> Iterator[Display]:
+        canvas = None
+        if self.draws:
+            assert self.console is not None
+            mask_id = None if job.sampler.is_autoregressive else job.found.config.mask_id
+            start, inline = job.padding + job.start, job.start < len(job.ids)
+            canvas = Canvas(self.console, Pieces(job.tokenizer), start, mask_id, job.padding, inline)
+        display = Display(canvas, job.total, ran, self.delay if self.draws else 0.0)
+        with stage("compiling", total=job.total, unit="steps", body=display) as display.task:
+            yield display

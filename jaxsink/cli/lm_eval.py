@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from importlib.util import find_spec
 
 from jaxsink.cli.main import Commands
-from jaxsink.errors import JaxsinkError, install_hint
+from jaxsink.errors import install_hint
 
 EXAMPLES = """examples:
   jaxsink lm-eval --model jaxsink --model_args pretrained=./llada,steps=256,gen_length=256,block_length=32 \\
@@ -40,17 +38,9 @@ def run(args: argparse.Namespace) -> int:
     if args.arguments in ([], ["-h"], ["--help"]):
         args.show_help()
         return 0
-    if find_spec("lm_eval") is None:
-        raise JaxsinkError(f"lm-evaluation-harness is not installed; {install_hint('eval')}.")
-    from lm_eval.__main__ import cli_evaluate
-
-    import jaxsink.evals.lm_eval.harness  # noqa: F401 - registers the model
+    import jaxsink
     from jaxsink.runs.compile_cache import enable_compilation_cache
 
     enable_compilation_cache()
-    before, sys.argv = sys.argv, ["lm-eval", *args.arguments]  # lm-eval reads its arguments there, and nowhere else
-    try:
-        cli_evaluate()
-    finally:
-        sys.argv = before
+    jaxsink.lm_eval(args.arguments)
     return 0

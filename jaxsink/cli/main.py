@@ -7,8 +7,10 @@ import io
 import json
 import os
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, TypedDict
 
 from jaxsink.cli.interrupts import delivered_interrupts, end_process
@@ -16,10 +18,11 @@ from jaxsink.cli.platform import use_cpu_if_alone
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.progress import human_bytes as human_bytes
 from jaxsink.runs.progress import reporting, stage
-from jaxsink.runs.stopping import EXIT_CODE, StoppedError
+from jaxsink.runs.stopping import EXIT_CODE, IsStopped, StoppedError, stop_on_sigterm
 from jaxsink.version import __version__
 
 Commands = Any  # argparse's subparsers object, whose type has no public name
+Run = Callable[[argparse.Namespace], int]
 
 
 class ReadingOptions(TypedDict, total=False):
@@ -92,25 +95,35 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def add_command(
+    commands: Commands, name: str, run: Run, summary: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    """A parser whose arguments go to `run`, which returns an exit code; examples stand below all options."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser(name, help=summary, description=description, epilog=examples, formatter_class=raw)
+    parser.set_defaults(run=run)
+    return parser
+
+
 def add_inspect(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "inspect",
-        help="family, sizes, parameters and memory of a checkpoint or a published model",
-        description="What a model is and needs: a converted checkpoint, a Hugging Face directory, a .gguf file, or the "
+        run_inspect,
+        "family, sizes, parameters and memory of a checkpoint or a published model",
+        "What a model is and needs: a converted checkpoint, a Hugging Face directory, a .gguf file, or the "
         "name of a published model (which needs no weights).",
-        epilog="examples:\n  jaxsink inspect ./llada\n  jaxsink inspect llada-8b-instruct --json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "examples:\n  jaxsink inspect ./llada\n  jaxsink inspect llada-8b-instruct --json",
     )
     parser.add_argument("path", metavar="PATH", help="checkpoint, or the name of a published model")
     add_reading_options(parser)
     parser.add_argument("--json", action="store_true", help="print as JSON")
-    parser.set_defaults(run=run_inspect)
 
 
 def run_inspect(args: argparse.Namespace) -> int:
-    from jaxsink.checkpoints.describe import describe
+    import jaxsink
 
-    facts = describe(args.path, **reading_options(args))
+    facts = jaxsink.describe(args.path, **reading_options(args))
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
@@ -122,6 +135,11 @@ def run_inspect(args: argparse.Namespace) -> int:
             table.add_row(f"[dim]{key}[/dim]", str(value))
         Console().print(table)
     return 0
+
+
+def resumable(folder: str | Path, what: str) -> AbstractContextManager[IsStopped]:
+    """Around a long job: SIGTERM lets it end where nothing is lost."""
+    return stop_on_sigterm(f"stopped by SIGTERM; all {what} are in {folder}, and the same command continues.")
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:

@@ -6,14 +6,10 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from jaxsink.cli.main import Commands
-from jaxsink.errors import JaxsinkError
+from jaxsink.cli.main import Commands, add_command
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from jaxsink.nn.config import ModelConfig
-    from jaxsink.sampling.base import Sampler
 
 EXAMPLES = """examples:
   jaxsink models                          built-in models, published ones, and evaluation settings
@@ -27,83 +23,28 @@ WIDTH = 120  # columns, where nobody looks
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "models",
-        help="list the models that have a name here, and the evaluation settings",
-        description="List built-in models, published models with their sizes and hub ids, and the settings of `jaxsink "
+        run,
+        "list the models that have a name here, and the evaluation settings",
+        "List built-in models, published models with their sizes and hub ids, and the settings of `jaxsink "
         "evaluate`; each with the sampler that it recommends.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("part", metavar="NAME", nargs="?", default="", help="only names that contain this")
     parser.add_argument("--json", action="store_true", help="print as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxsink.zoo.names import suggestions
+    import jaxsink
 
-    listed = list_models()
-    found = {
-        kind: {name: facts for name, facts in models.items() if args.part.lower() in name}
-        for kind, models in listed.items()
-    }
-    if not any(found.values()):
-        near = suggestions(args.part, [name for models in listed.values() for name in models])
-        hint = f"did you mean {' or '.join(near)}?" if near else "`jaxsink models` lists all."
-        raise JaxsinkError(f"no model and no setting has {args.part!r} in its name; {hint}")
+    found = jaxsink.models(args.part)
     if args.json:
         print(json.dumps(found, indent=2))
     else:
         show(found)
     return 0
-
-
-def list_models() -> dict[str, dict[str, dict[str, Any]]]:
-    """{"built-in", "published", "settings"}: by name, ready for JSON."""
-    from jaxsink.evals.settings import SETTINGS
-    from jaxsink.sampling.registry import to_dict
-    from jaxsink.zoo.builtin import BUILTIN
-    from jaxsink.zoo.presets import HUB_IDS, PRESETS
-    from jaxsink.zoo.recommend import recommended
-
-    builtin = {name: facts_of(known.config, known.sampler) for name, known in BUILTIN.items()}
-    published = {
-        name: {**facts_of(config, recommended(config, (name,))), "hub_id": HUB_IDS.get(name)}
-        for name, config in PRESETS.items()
-    }
-    settings = {
-        name: {
-            "model": setting.model,
-            "benchmark": setting.benchmark,
-            "sampler": to_dict(setting.sampler()),
-            "basis": setting.basis,
-            "reported": setting.reported,
-        }
-        for name, setting in SETTINGS.items()
-    }
-    return {"built-in": builtin, "published": published, "settings": settings}
-
-
-def facts_of(config: ModelConfig, sampler: Sampler) -> dict[str, Any]:
-    from jaxsink.sampling.registry import to_dict
-
-    return {
-        "family": config.family,
-        "diffusion": config.is_diffusion,
-        "parameters": config_parameters(config),
-        "layers": config.layers,
-        "heads": config.heads,
-        "sampler": to_dict(sampler),
-    }
-
-
-def config_parameters(config: ModelConfig) -> int:
-    import jax
-
-    from jaxsink.nn.transformer import abstract
-
-    return sum(leaf.size for leaf in jax.tree.leaves(abstract(config)))
 
 
 def show(found: dict[str, dict[str, dict[str, Any]]]) -> None:

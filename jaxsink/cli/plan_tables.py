@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from jaxsink.planner.cost import Hours, price_of
 from jaxsink.planner.evaluation import EvaluationPlan
+from jaxsink.planner.plan import Planned
 from jaxsink.planner.planner import Plan
-from jaxsink.planner.topology import GIB, Topology
+from jaxsink.planner.topology import GIB
 
 NOTE = "Estimates, not measurements: the compiler's; of collectives, kernels and sorts ours (docs/tpu-performance.md)."
 RANGE = (
@@ -25,18 +25,26 @@ def gib(size: float | None) -> str:
     return "" if size is None else "?" if math.isinf(size) else f"{size / GIB:.2f}"
 
 
-def show_evaluations(model: str, plans: Sequence[EvaluationPlan], price: float | None) -> None:
-    """A table for each setting, then what all of them take on each slice."""
+def show(planned: Planned) -> None:
     console = Console()
+    if planned.runs:
+        show_runs(console, planned.model, planned.runs)
+    else:
+        show_evaluations(console, planned)
+
+
+def show_evaluations(console: Console, planned: Planned) -> None:
+    """A table for each setting, then what all of them take on each slice."""
+    plans = planned.evaluations
     for name in dict.fromkeys(plan.work.name for plan in plans):
         here = [plan for plan in plans if plan.work.name == name]
         work = here[0].work
-        title = f"{model}: {name}, {len(work.lengths):,} questions x {len(work.conditions)} conditions"
+        title = f"{planned.model}: {name}, {len(work.lengths):,} questions x {len(work.conditions)} conditions"
         print_table(console, title, [plan.topology.name for plan in here], [evaluation_facts(plan) for plan in here])
         console.print(
             f"prompts of {min(work.lengths)} to {max(work.lengths)} tokens, counted with {work.counted}\n", style="dim"
         )
-    for line in totals(plans, price):
+    for line in planned.totals:
         console.print(total_line(line), highlight=False)
     for plan in plans:
         console.print(f"{plan.topology.name}: {advice(plan)}", highlight=False, soft_wrap=True)
@@ -63,22 +71,6 @@ def evaluation_facts(plan: EvaluationPlan) -> dict[str, str]:
         "hours at 65-40 % MFU": "" if hours is None else f"{hours.fast:.1f}-{hours.slow:.1f}",
         "programs compiled": str(plan.compiles),
     }
-
-
-def totals(plans: Sequence[EvaluationPlan], price: float | None) -> list[dict[str, Any]]:
-    """Hours and dollars of all settings together, for each slice on which all of them fit."""
-    found = []
-    slices: dict[str, Topology] = {plan.topology.name: plan.topology for plan in plans}
-    for name, topology in slices.items():
-        hours = [plan.hours for plan in plans if plan.topology.name == name]
-        known = [one for one in hours if one is not None]
-        if len(known) < len(hours):
-            continue
-        total, hourly = Hours.sum(known), price_of(topology, price)
-        dollars = None if hourly is None else {key: value * hourly for key, value in total.to_dict().items()}
-        per_chip = None if hourly is None else hourly / topology.chips
-        found.append({"tpu": name, "hours": total.to_dict(), "dollars": dollars, "price_per_chip_hour": per_chip})
-    return found
 
 
 def total_line(total: dict[str, Any]) -> str:
@@ -110,10 +102,9 @@ def print_table(console: Console, title: str, names: Sequence[str], columns: Seq
     console.print(table)
 
 
-def show(model: str, plans: list[Plan]) -> None:
+def show_runs(console: Console, model: str, plans: Sequence[Plan]) -> None:
     job = plans[0].compiled.job
     title = f"{model}, batch {job.batch}, {job.prompt} + {job.response} tokens, {job.steps} steps"
-    console = Console()
     print_table(console, title, [plan.compiled.topology.name for plan in plans], [facts(plan) for plan in plans])
     for plan in plans:
         for line in plan.suggestions:

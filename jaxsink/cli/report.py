@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import Commands
-from jaxsink.errors import JaxsinkError
-from jaxsink.runs.progress import stage
-
-if TYPE_CHECKING:
-    from jaxsink.report import StudyResults
-    from jaxsink.report.view import View
+from jaxsink.cli.main import Commands, add_command
 
 EXAMPLES = """examples:
   jaxsink report ./study                                   writes ./study/report.html
@@ -28,13 +19,14 @@ The page needs nothing but a browser: no server, no network. Generations are nam
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "report",
-        help="make a page (and an animation) of a study's results, or of a recorded run",
-        description="Make one self-contained HTML page: a player that shows tokens being unmasked while the attention they "
+        run,
+        "make a page (and an animation) of a study's results, or of a recorded run",
+        "Make one self-contained HTML page: a player that shows tokens being unmasked while the attention they "
         "receive glows, and of a study also the verdicts, every figure and every table.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument(
         "source",
@@ -60,7 +52,6 @@ def add_parser(commands: Commands) -> None:
             help=f"the {name} to open with and to animate, or mean (default: of the head whose sink moves most)",
         )
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
-    parser.set_defaults(run=run)
 
 
 def number_or_mean(text: str) -> int:
@@ -72,63 +63,13 @@ def number_or_mean(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxsink.report import draw_gif, write_page
-    from jaxsink.runs.atomic import new_file
+    import jaxsink
 
-    page = default_page(args.source) if args.out is None else check_name(args.out, (".html", ".htm"))
-    gif = None if args.gif is None else check_name(args.gif, (".gif",))
-    study = read_source(args.source)
-    show = choose_views(args, study)
-    if gif is not None and not show:
-        raise JaxsinkError(f"{study.path / 'player'} holds no generations, so there is nothing to animate (--gif).")
-    with stage("writing the page"):
-        write_page(study, page, show)
-    result = {"page": str(page), "bytes": page.stat().st_size, "experiments": len(study.findings)}
-    result["generations"] = [generation.name for generation in study.generations]
-    result["shown"] = [{"generation": view.generation.name, "layer": view.layer, "head": view.head} for view in show]
-    if gif is not None:
-        with stage("drawing the animation"), new_file(gif) as partial:
-            frames = draw_gif(show, partial)
-        result |= {"gif": str(gif), "gif_bytes": gif.stat().st_size, "gif_frames": frames}
+    show = [name.strip() for name in (args.show or "").split(",") if name.strip()]
+    page = jaxsink.report(args.source, out=args.out, gif=args.gif, show=show, layer=args.layer, head=args.head)
     if args.json:
-        print(json.dumps(result))
+        print(json.dumps(page.to_dict()))
     else:
-        for file in filter(None, (page, gif)):
+        for file in filter(None, (page.path, page.gif)):
             print(f"{file} ({file.stat().st_size / 1e6:.1f} MB)")
     return 0
-
-
-def default_page(sources: list[str]) -> Path:
-    first = Path(sources[0])
-    return first / "report.html" if first.suffix != ".npz" else first.with_suffix(".html")
-
-
-def read_source(sources: list[str]) -> StudyResults:
-    from jaxsink.report import read_study
-    from jaxsink.report.own import read_records
-
-    if all(Path(source).suffix == ".npz" for source in sources):
-        return read_records([Path(source) for source in sources])
-    if len(sources) > 1:
-        raise JaxsinkError("give one directory of a study, or one or several .npz files of recorded runs.")
-    return read_study(sources[0])
-
-
-def choose_views(args: argparse.Namespace, study: StudyResults) -> list[View]:
-    """What --show, --layer and --head ask for; a layer or head that a model does not have is named."""
-    from jaxsink.report.view import choose_generation, opening, views
-
-    names = [name.strip() for name in (args.show or "").split(",") if name.strip()]
-    if len(names) > 2:
-        raise JaxsinkError(f"--show takes one or two generations, not {len(names)}.")
-    chosen = [choose_generation(study.generations, name, study.eps) for name in names]
-    return views(
-        chosen or [view.generation for view in opening(study.generations, study.eps)], study.eps, args.layer, args.head
-    )
-
-
-def check_name(name: str, endings: tuple[str, ...]) -> Path:
-    path = local(name, "the page or animation")
-    if path.suffix.lower() not in endings or path.is_dir():
-        raise JaxsinkError(f"{name} must be a file that ends in {' or '.join(endings)}.")
-    return path

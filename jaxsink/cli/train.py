@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import Commands
-from jaxsink.errors import JaxsinkError
-from jaxsink.runs.progress import Task, stage
+from jaxsink.cli.main import Commands, add_command, resumable
 from jaxsink.zoo.resolve import NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxsink.training.run import Progress
-    from jaxsink.training.settings import Settings
 
 EXAMPLES = """examples:
   jaxsink train mini-llama --out runs/mini-llama
@@ -30,19 +20,20 @@ Running the same command again continues the run, whatever ended it, and gives t
 """
 OPTIONS = (
     *("steps", "batch", "learning_rate", "warmup", "decay", "clip", "seed", "dtype"),
-    *("predict", "noise", "ramp", "opening", "init", "checkpoints"),
+    *("predict", "noise", "ramp", "opening", "init", "checkpoints", "extra_sink", "devices", "problems"),
 )
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "train",
-        help="train one of the small built-in models",
-        description="Train a built-in model on generated word problems, and measure its accuracy on held-out ones. What "
+        run,
+        "train one of the small built-in models",
+        "Train a built-in model on generated word problems, and measure its accuracy on held-out ones. What "
         "is not given is as the shipped model was trained. DIR gets the model, models along the way, the loss curve "
         "(loss.csv) and the figures (result.json).",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(NAMES)}")
     parser.add_argument("--out", metavar="DIR", required=True, help="directory of the run; continues what is there")
@@ -74,55 +65,16 @@ def add_parser(commands: Commands) -> None:
     running.add_argument("--devices", type=int, metavar="N", help="devices that share each batch (default: all)")
     running.add_argument("--problems", type=int, default=1000, metavar="N", help="held-out problems (default: 1000)")
     running.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.name not in NAMES:
-        raise JaxsinkError(f"there is no built-in model {args.name!r}; there are {', '.join(NAMES)}.")
-    if args.problems < 1:
-        raise JaxsinkError(f"--problems must be at least 1, and is {args.problems}.")
+    import jaxsink
 
-    from jaxsink.parallel.mesh import choose_devices
-    from jaxsink.runs.stopping import stop_on_sigterm
-    from jaxsink.training.run import Training
-    from jaxsink.training.step import data_mesh
-    from jaxsink.zoo.builtin import builtin
-
-    devices = choose_devices(args.devices)
-    known = builtin(args.name)
     given = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
-    settings = dataclasses.replace(known.settings, **given)
-    config = known.config.replace(extra_sink=args.extra_sink)
-    training = Training(args.name, config, known.sampler, settings, local(args.out, "--out"))
-    last_words = f"stopped by SIGTERM; all steps so far are in {training.out}, and the same command continues."
-    with (
-        stop_on_sigterm(last_words) as is_stopped,
-        stage(args.name, total=settings.steps, unit="steps", detail="preparing") as task,
-    ):
-        training.train(data_mesh(devices), watching(task), is_stopped=is_stopped)
-    result = training.examine(args.problems, again(args.name, settings, known.settings, args.extra_sink))
-    print(json.dumps(result) if args.json else summary(training.out, result))
+    with resumable(args.out, "steps so far") as is_stopped:
+        result = jaxsink.train(args.name, args.out, is_stopped=is_stopped, **given)
+    print(json.dumps(result) if args.json else summary(Path(args.out), result))
     return 0
-
-
-def again(name: str, settings: Settings, usual: Settings, extra_sink: bool) -> str:
-    """The command that trains this model, for its card."""
-    changed = [key for key in OPTIONS if getattr(settings, key) != getattr(usual, key)]
-    options = [f"--{key.replace('_', '-')} {getattr(settings, key)}" for key in changed]
-    options += ["--extra-sink"] if extra_sink else []
-    return " ".join(["jaxsink train", name, f"--out runs/{name}", *options])
-
-
-def watching(task: Task) -> Callable[[Progress], None]:
-    """A listener of a run that says how far it is."""
-
-    def show(now: Progress) -> None:
-        parts = ["compiling"] if now.compiling else []
-        parts += [] if now.loss is None else [f"loss {now.loss:.4f}", f"{now.tokens_per_second:,.0f} tokens/s"]
-        task.update(now.step, detail=", ".join(parts))
-
-    return show
 
 
 def summary(out: Path, result: dict[str, Any]) -> str:

@@ -9,94 +9,39 @@ same shape, so each bucket compiles once; a batch that is short is filled up wit
 sequence is one question under one condition, and a batch takes as many as fit, so the conditions of a question may
 lie on several devices or in two batches. A question's seed is its own, so neither the batch, nor the number of devices, nor
 an interruption changes its answer.
+
+Where published answers are given (`Exam.gold`), nothing is asked: an autoregressive model is made to write them, and a
+diffusion model fills them in (jaxsink.evals.likelihood.denoising).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import buckets, full_batches, round_up
 from jaxsink.evals.conditions import Condition, intervention, programs
-from jaxsink.evals.layout import ROWS, STREAM, batch_rows
-from jaxsink.evals.results import KIND, RESULTS, SPEED, Key, Result, identity, read_results
+from jaxsink.evals.job import Asked, Evaluation, Keep
+from jaxsink.evals.layout import STREAM, batch_rows
+from jaxsink.evals.likelihood.denoising import score_all
+from jaxsink.evals.outcomes import outcomes
+from jaxsink.evals.results import KIND, RESULTS, SPEED, Key, Result, about, identity, likelihood, read_results
 from jaxsink.evals.sinks import SinkCounter, recorder, recording_sampler
-from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.transformer import Model
-from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.runs.progress import progress
 from jaxsink.runs.run import Run
 from jaxsink.runs.stopping import IsStopped, StoppedError, never
-from jaxsink.sampling.execution import replicate
 from jaxsink.sampling.generate import generate
 from jaxsink.sampling.generation import Generation, before_end, end_ids
-from jaxsink.tasks.exam import Exam, Question
+from jaxsink.tasks.exam import Question
 from jaxsink.tasks.score import Score
-
-Asked = tuple[Question, Condition]
-Keep = Callable[[list[Result]], object]
-"""Takes results as they come."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A model, and what it is asked under which conditions.
-
-    eps: of Eq. 3, for the sinks that are counted; None counts none. rows: the most sequences of a batch, over all
-    devices. devices: split the batch by pmap; a model on a mesh uses that instead. shard: (2, 4) is the second of four
-    processes, which does every fourth question. Rows, devices and shard may change from run to run.
-    """
-
-    model: Model
-    exam: Exam
-    conditions: tuple[Condition, ...]
-    seed: int = 0
-    eps: float | None = 3.0
-    rows: int = ROWS
-    devices: Sequence[Any] | None = None
-    shard: tuple[int, int] = (1, 1)
-
-    def __post_init__(self) -> None:
-        number, count = self.shard
-        if not 1 <= number <= count:
-            raise JaxsinkError(f"shard {number}/{count} does not exist; shards are counted from 1 to their number.")
-        if self.rows < 1:
-            raise JaxsinkError(f"a batch needs at least one sequence, not {self.rows}.")
-        batch_rows(1, self.rows, self.share)
-
-    @cached_property
-    def share(self) -> int:
-        """In how many parts a batch is cut."""
-        mesh = mesh_of(self.model)
-        return mesh.shape[DATA] if mesh is not None else len(self.used_devices or (None,))
-
-    @cached_property
-    def used_devices(self) -> Sequence[Any] | None:
-        """No more than there are sequences for."""
-        return None if self.devices is None else self.devices[: self.rows]
-
-    @cached_property
-    def placed(self) -> Model:
-        """The model where and as the batches need it, put there once for all of them."""
-        if self.used_devices is not None:
-            return replicate(self.model, self.used_devices)
-        on_cpu = jax.default_backend() == "cpu" and mesh_of(self.model) is None
-        return self.model.unrolled() if on_cpu else self.model
-
-    @property
-    def config(self) -> ModelConfig:
-        return self.model.config
 
 
 @dataclass(frozen=True)
@@ -130,6 +75,8 @@ def ask_all(
     is_stopped: IsStopped = never,
 ) -> None:
     """Ask everything but what is done; results go to `keep`, question by question."""
+    if job.exam.denoises:
+        return score_all(job, keep, keep_speed, done, is_stopped)
     left = list(batches(job, done))
     cost, turns = job.exam.sampler.response_length, len(job.conditions)
     start, asked, total = time.monotonic(), 0.0, sum(len(batch.asked) for batch in left) / turns
@@ -167,7 +114,9 @@ def ask(job: Evaluation, batch: Batch, keep: Keep, is_stopped: IsStopped) -> int
     out = answers(job, batch, is_stopped).on_host()
     if job.exam.gold:
         return keep_likelihoods(batch, keep, out)
-    texts = decoded(np.asarray(out.response), job)
+    response = np.asarray(out.response).tolist()
+    texts = decoded(response, job)
+    ends = end_ids(job.config)
     steps, committed = np.asarray(out.steps), np.asarray(out.committed_at) >= 0
     counter = None if job.eps is None else SinkCounter.of(out, job.config.mask_id, job.config.heads)
     with graded(batch.asked, texts) as scores:
@@ -178,6 +127,7 @@ def ask(job: Evaluation, batch: Batch, keep: Keep, is_stopped: IsStopped) -> int
             for number in numbers:
                 question, condition = batch.asked[number]
                 line = result(question, condition, texts[number], scores[number].result(), int(steps[number]))
+                line |= outcomes(response[number], texts[number], ends)
                 lines.append(line if counter is None else {**line, "sinks": counter.sequence(number)})
             keep(lines)
     return int(committed[: len(batch.asked)].sum())
@@ -191,14 +141,14 @@ def by_question(batch: Batch) -> Iterator[list[int]]:
 
 def keep_likelihoods(batch: Batch, keep: Keep, out: Generation) -> int:
     """Keep how likely the published answers of one batch were; the number of their tokens."""
-    log_prob = np.asarray(out.log_prob, np.float64)[:, out.prompt_length :]
+    log_prob, divergence = (np.asarray(x, np.float64)[:, out.prompt_length :] for x in (out.log_prob, out.divergence))
     for numbers in by_question(batch):
         lines = []
         for number in numbers:
             question, condition = batch.asked[number]
-            total = float(log_prob[number, : len(question.gold)].sum())
-            fixed = {"index": question.index, "task_id": question.task_id, "condition": str(condition)}
-            lines.append({**fixed, "log_prob": total, "tokens": len(question.gold)})
+            written = slice(len(question.gold))
+            figures = likelihood(log_prob[number, written], divergence[number, written])
+            lines.append({**about(question, condition), **figures})
         keep(lines)
     return sum(len(question.gold) for question, _ in batch.asked)
 
@@ -212,13 +162,12 @@ def answers(job: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
             raise StoppedError
 
     eps = None if job.exam.gold else job.eps
-    end = job.config.eos_ids[:1]
     return generate(
         job.placed,
         [list(question.prompt) for question in asked],
         recording_sampler(job.exam.sampler, eps),
         record=recorder(eps),
-        force=[[*question.gold, *end] for question in asked] if job.exam.gold else None,
+        force=[question.gold for question in asked] if job.exam.gold else None,
         intervene=intervention(batch.conditions),
         seed=[job.seed + question.index for question in asked],
         stream=STREAM,
@@ -229,10 +178,10 @@ def answers(job: Evaluation, batch: Batch, is_stopped: IsStopped) -> Generation:
     )
 
 
-def decoded(response: np.ndarray, job: Evaluation) -> list[str]:
-    """The texts of i32[B,gen], each up to its first end token."""
+def decoded(response: list[list[int]], job: Evaluation) -> list[str]:
+    """The texts of token ids, each up to its first end token."""
     ends = end_ids(job.config)
-    return [job.exam.tokenizer.decode(before_end(ids, ends)) for ids in response.tolist()]
+    return [job.exam.tokenizer.decode(before_end(ids, ends)) for ids in response]
 
 
 class graded:  # noqa: N801 - reads as what it gives
@@ -252,11 +201,4 @@ class graded:  # noqa: N801 - reads as what it gives
 def result(question: Question, condition: Condition, text: str, score: Score, steps: int) -> Result:
     """A line of the results; what a benchmark does not have is left out."""
     scored = {name: value for name, value in asdict(score).items() if value is not None}
-    return {
-        "index": question.index,
-        "task_id": question.task_id,
-        "condition": str(condition),
-        "text": text,
-        **scored,
-        "steps": steps,
-    }
+    return {**about(question, condition), "text": text, **scored, "steps": steps}

@@ -18,7 +18,7 @@ from jaxsink.checkpoints.load import describe, describe_foreign, load, sampler_f
 from jaxsink.checkpoints.storage import MANIFEST, Reader
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals import engine
-from jaxsink.evals.conditions import RankOn, conditions
+from jaxsink.evals.conditions import Condition, check_conditions, conditions
 from jaxsink.evals.engine import Evaluation
 from jaxsink.evals.results import KIND
 from jaxsink.evals.settings import EvalSetting, get_setting
@@ -30,8 +30,20 @@ from jaxsink.planner.here import find_place
 from jaxsink.planner.workload import exam_workload
 from jaxsink.runs.run import read_manifest
 from jaxsink.runs.stopping import IsStopped, never
+from jaxsink.sinks.choices import RankOn, Rows, RuleName
 from jaxsink.tasks.benchmarks import Example, load_benchmark
-from jaxsink.tasks.exam import TASK, TASK_QUESTIONS, Exam, benchmark_exam, choose, gold_exam, task_exam
+from jaxsink.tasks.exam import (
+    CANVASES,
+    TASK,
+    TASK_QUESTIONS,
+    TEXT,
+    Exam,
+    benchmark_exam,
+    choose,
+    gold_exam,
+    task_exam,
+    text_exam,
+)
 from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
 from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.zoo.resolve import NAMES, resolve
@@ -49,10 +61,15 @@ class Options:
     limit: int | None = None
     subset: int | None = None
     subset_seed: int = 0
-    k: Sequence[int] = (0, 1, 5, 10)
+    k: Sequence[int | float] = (0, 1, 5, 10)
     select: Sequence[str] = ("top", "random", "bottom")
     rank_on: RankOn = "masked"
+    rule: RuleName | None = None
+    mask_rows: Rows | None = None
     gold: bool = False
+    canvases: int = CANVASES
+    text: PathLike | None = None
+    window: int = 256
     eps: float | None = 3.0
     seed: int = 0
     rows: int | None = None
@@ -68,12 +85,19 @@ class Options:
     def reading(self) -> dict[str, Any]:
         return {"mask_id": self.mask_id, "ignore_settings": self.ignore_settings}
 
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What is compared. A rule has the ε of the sinks that are counted; 3 if none are."""
+        eps = 3.0 if self.eps is None else self.eps
+        return conditions(self.k, self.select, self.rank_on, self.rule, self.mask_rows, eps)
+
 
 def evaluate(
     model: str,
     setting: str,
     out: PathLike,
     *,
+    summary: bool = False,
     is_stopped: IsStopped = never,
     say: Callable[[str], object] = lambda text: None,
     **options: Any,
@@ -81,10 +105,14 @@ def evaluate(
     """Ask a model the questions of a setting under all conditions, and sum up; goes on with what is in `out`.
 
     model      a built-in name, a checkpoint or a hub id
-    setting    a name such as "llada-8b-instruct/gsm8k/study", or "task" for the built-in word problems
+    setting    a name such as "llada-8b-instruct/gsm8k/study", "task" for the built-in word problems, or "text" for
+               the windows of a text
+    summary    only sum up what is there
     say        is told what is about to run
     options    see `Options`
     """
+    if summary:
+        return sum_up(Path(out), setting, tokenizer_of(model, setting))
     chosen = Options(**options)
     job = prepare(model, setting, chosen, say)
     engine.evaluate(job, Path(out), is_stopped)
@@ -94,11 +122,16 @@ def evaluate(
 def prepare(model: str, setting: str, options: Options, say: Callable[[str], object]) -> Evaluation:
     """Everything that can go wrong goes wrong before the weights are read."""
     check_leave(setting, options)
-    wanted = conditions(options.k, options.select, options.rank_on)
+    if (setting == TEXT) != (options.text is not None):
+        raise JaxsinkError(
+            f"the setting {TEXT} and --text FILE belong together: the one says what to do with the other."
+        )
+    wanted = options.conditions
     devices, mesh = choose_place(options.mesh, options.devices)
     config = describe(model, **options.reading)[0]
     exam = choose_exam(model, setting, config, options)
-    exam = gold_exam(exam, config) if options.gold else exam
+    exam = gold_exam(exam, options.canvases) if options.gold or setting == TEXT else exam
+    check_conditions(wanted, config, exam.sampler, [len(question.prompt) for question in exam.questions])
     dtype = options.dtype or ("float32" if model in NAMES else None)  # built-in ones are small
     work = exam_workload(exam, config, wanted, options.eps, dtype or stored_dtype(model))
     found = jax.devices() if mesh is None else list(mesh.devices.flatten())
@@ -121,7 +154,7 @@ def sum_up(out: Path, setting: str, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def check_leave(setting: str, options: Options) -> None:
     """A setting whose answers are programs needs leave to run them."""
-    if setting == TASK or options.allow_code_execution or options.gold:
+    if setting in (TASK, TEXT) or options.allow_code_execution or options.gold:
         return
     if get_setting(setting).benchmark != "gsm8k":
         raise JaxsinkError(
@@ -147,8 +180,11 @@ def choose_exam(model: str, setting: str, config: ModelConfig, options: Options)
 
     if setting == TASK:
         return task_exam(config, chosen(max(TASK_QUESTIONS, options.limit or 0)), sampler_for(model))
-    known = get_setting(setting)
     tokenizer = Tokenizer.load(model)
+    if setting == TEXT:
+        assert options.text is not None
+        return text_exam(Path(options.text), options.window, tokenizer, config, chosen)
+    known = get_setting(setting)
     examples, train = benchmark_questions(known, options.data_file, options.train_file, options.data_dir)
     asked = [examples[number] for number in chosen(len(examples))]
     return benchmark_exam(known, asked, tokenizer, config, train, options.allow_code_execution)
@@ -167,7 +203,8 @@ def tokenizer_of(model: str, setting: str) -> Tokenizer:
     """For a summary, which needs the names of tokens but no weights."""
     if setting == TASK:
         return task_tokenizer()
-    get_setting(setting)
+    if setting != TEXT:
+        get_setting(setting)
     return Tokenizer.load(model)
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jaxtyping import Float
 
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
@@ -21,7 +23,7 @@ from jaxsink.nn.fingerprint import fingerprint
 from jaxsink.nn.quantization import weights_dtype
 from jaxsink.nn.transformer import Model
 from jaxsink.runs.lines import Line, read_lines
-from jaxsink.tasks.exam import Exam
+from jaxsink.tasks.exam import Exam, Question
 
 KIND = "evaluation"
 RESULTS, SPEED = "results", "speed"
@@ -48,6 +50,17 @@ def identity(
         "seed": seed,
     }
     return decides, {"reported": exam.reported}
+
+
+def about(question: Question, condition: Condition) -> Result:
+    """How every line begins. cluster: where questions differ in words alone."""
+    line = {"index": question.index, "task_id": question.task_id, "condition": str(condition)}
+    return line if question.cluster == question.task_id else {**line, "cluster": question.cluster}
+
+
+def likelihood(log_prob: Float[np.ndarray, " N"], divergence: Float[np.ndarray, " N"]) -> Result:
+    """How likely a model finds given tokens: the sum, their number, and the mean divergence from the unmasked model."""
+    return {"log_prob": float(log_prob.sum()), "tokens": len(log_prob), "kl": float(divergence.mean())}
 
 
 def read_results(folder: Path) -> dict[Key, Result]:

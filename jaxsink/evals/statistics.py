@@ -19,6 +19,10 @@ CHUNK = 2**22  # numbers held at a time, about; results do not depend on it
 EXACT_FLIPS = 12  # up to so many prompts all sign flips are tried
 
 
+Clusters = Sequence[str] | np.ndarray
+"""What each value belongs to: values of one cluster are not independent."""
+
+
 class Interval(NamedTuple):
     """A value and its confidence limits: floats, or arrays of one shape."""
 
@@ -34,6 +38,33 @@ class Difference(NamedTuple):
     low: Any
     high: Any
     p: Any
+
+
+class Estimate(NamedTuple):
+    """A mean, its standard error, and the degrees of freedom of its t-distribution."""
+
+    value: float
+    error: float
+    freedom: float
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """(low, high)"""
+        reach = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
+        return self.value - reach, self.value + reach
+
+    def p_above(self) -> float:
+        """One-sided p of the true value being 0 or less."""
+        if self.error == 0:
+            return 0.0 if self.value > 0 else 1.0
+        return float(stats.t.sf(self.value / self.error, self.freedom))
+
+    def p_two_sided(self) -> float:
+        """Of the true value being 0."""
+        return min(1.0, 2 * min(self.p_above(), self.p_below()))
+
+    def p_below(self) -> float:
+        """One-sided p of the true value being 0 or more."""
+        return self._replace(value=-self.value).p_above()
 
 
 class McNemar(NamedTuple):
@@ -81,6 +112,52 @@ def bootstrap(
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return Interval(_plain(estimate), _plain(ends.low), _plain(ends.high))
+
+
+def clustered_mean(values: ArrayLike, clusters: Clusters | None = None) -> Estimate:
+    """The mean of values [N] that are drawn in clusters (problems that repeat), with a standard error that knows it.
+
+    None: each value is a cluster of its own. Values that are NaN do not count. One cluster alone has an infinite error.
+    """
+    data = np.asarray(values, np.float64)
+    there = ~np.isnan(data)
+    names = np.arange(len(data)) if clusters is None else np.asarray(clusters)
+    if names.shape != data.shape:
+        raise JaxsinkError(f"clustered_mean: {data.shape} values do not fit {names.shape} names of clusters.")
+    if not there.any():
+        raise JaxsinkError("clustered_mean: there is no value.")
+    _, cluster = np.unique(names[there], return_inverse=True)
+    mean, count = data[there].mean(), int(cluster.max()) + 1
+    if count == 1:
+        return Estimate(float(mean), float("inf"), 1.0)
+    residuals = np.bincount(cluster, data[there] - mean)
+    error = np.sqrt(count / (count - 1) * (residuals**2).sum()) / there.sum()
+    return Estimate(float(mean), float(error), float(count - 1))
+
+
+def clustered_share(right: ArrayLike, clusters: Clusters | None = None) -> Estimate:
+    """The share of right (1) among right and wrong (0) answers that are drawn in clusters.
+
+    The error counts one more right and one more wrong answer, so that all right in a few is not taken for certainty.
+    """
+    known = _numbers("right", right)
+    names = [str(n) for n in range(len(known))] if clusters is None else list(clusters)
+    more = clustered_mean([*known, 1.0, 0.0], [*names, "one right", "one wrong"])
+    return Estimate(float(known.mean()), more.error, more.freedom)
+
+
+def paired_shares(a: ArrayLike, b: ArrayLike, clusters: Clusters | None = None) -> Estimate:
+    """The share of a minus the share of b, for right (1) and wrong (0) on the same problems.
+
+    The error counts one more problem that only a solves and one that only b solves, so that no difference at all in a few
+    problems is not taken for certainty (after Agresti and Min).
+    """
+    first, second = _pair(a, b)
+    if first.ndim != 1 or not np.isin([first, second], (0, 1)).all():
+        raise JaxsinkError("paired_shares: both conditions must be one right (1) or wrong (0) per problem.")
+    gaps, names = first - second, [str(n) for n in range(len(first))] if clusters is None else list(clusters)
+    known = clustered_mean([*gaps, 1.0, -1.0], [*names, "only a", "only b"])
+    return Estimate(float(gaps.mean()), known.error, known.freedom)
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:

@@ -1,4 +1,5 @@
-"""The figures of an evaluation, from its lines alone: accuracies with intervals, paired tests, sink tokens, speed.
+"""The figures of an evaluation, from its lines alone: accuracies or likelihoods with intervals, paired tests, other
+outcomes, sink tokens, speed.
 
 Only questions that are finished under every condition count, because conditions are compared on the same questions.
 """
@@ -14,10 +15,19 @@ import numpy as np
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Comparison, Named, comparisons
+from jaxsink.evals.outcomes import compared_outcomes, summed_up
 from jaxsink.evals.paper import published
 from jaxsink.evals.results import KIND, SPEED, read_results
 from jaxsink.evals.sinks import frequent_tokens, pool
-from jaxsink.evals.statistics import bootstrap, mcnemar, paired_difference, wilson
+from jaxsink.evals.statistics import (
+    bootstrap,
+    clustered_mean,
+    clustered_share,
+    mcnemar,
+    paired_difference,
+    paired_shares,
+    wilson,
+)
 from jaxsink.runs.atomic import write_json
 from jaxsink.runs.lines import read_lines
 from jaxsink.runs.run import read_manifest
@@ -53,9 +63,9 @@ def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
         for label, answers in by_condition.items():
             about = {"condition": label, "k": known[label].k, "select": known[label].select}
             if gold:
-                results["conditions"].append({**about, **perplexities(answers)})
+                results["conditions"].append({**about, "total": len(answers), **by_share(perplexity, answers)})
                 continue
-            line = {**about, **accuracies(answers)}
+            line = {**about, **accuracies(answers), "outcomes": summed_up(answers)}
             results["conditions"].append(line | against_published(line, manifest, complete=count == total))
             if manifest["eps"] is not None:
                 results["sinks"][label] = sinks(answers, name_of)
@@ -75,9 +85,14 @@ def finished(folder: Path, labels: list[str]) -> tuple[dict[str, Answers], int]:
 
 
 def accuracies(answers: Answers) -> dict[str, Any]:
-    """The score that counts with Wilson's 95 % interval, and the strict and flexible ones where a benchmark has them."""
+    """The score that counts with its 95 % interval (Wilson's, or by clusters), and the strict and flexible ones where a
+    benchmark has them."""
     right = sum(answer["correct"] for answer in answers)
     share, low, high = wilson(right, len(answers))
+    clusters = repeated(answers)
+    if clusters is not None:
+        low, high = clustered_share([answer["correct"] for answer in answers], clusters).interval()
+        low, high = max(0.0, low), min(1.0, high)
     both = {
         name: sum(answer[name] for answer in answers) / len(answers)
         for name in ("strict", "flexible")
@@ -86,12 +101,19 @@ def accuracies(answers: Answers) -> dict[str, Any]:
     return {"right": right, "total": len(answers), "accuracy": share, "low": low, "high": high, **both}
 
 
+def repeated(answers: Answers) -> list[str] | None:
+    """What each question really asks, if some ask the same; None where all differ."""
+    clusters = [str(answer.get("cluster", answer["task_id"])) for answer in answers]
+    return clusters if len(set(clusters)) < len(clusters) else None
+
+
 def against_published(line: Mapping[str, Any], manifest: Mapping[str, Any], complete: bool) -> dict[str, Any]:
     """The published accuracy in per cent where there is one, and p of ours being the same.
 
     Only a complete run is tested: questions are asked in order of length, so those that come first are no fair sample.
     """
-    asked_as_published = line["select"] in (None, "top")
+    ways = ("K = 0", f"K = {line['k']}, top", f"K = {line['k']}, top, ranked on clean maps")
+    asked_as_published = line["condition"] in ways
     known = published(manifest["exam"]["name"], line["k"], manifest["reported"]) if asked_as_published else None
     if known is None:
         return {"reported": None, "p_reported": None}
@@ -106,7 +128,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         results = {}
     there = len(next(iter(finished(folder, list(manifest["conditions"]))[0].values())))
-    if not {"finished", "subject", "tests"} <= set(results) or results["finished"] != there:
+    whole = {"finished", "subject", "tests", "gold"} <= set(results)
+    whole = whole and (results["gold"] or all("outcomes" in line for line in results["conditions"]))
+    if not whole or results["finished"] != there:
         raise JaxsinkError(
             f"{folder} has answers that are not summed up; do so with `jaxsink evaluate MODEL {manifest['exam']['name']} "
             f"--out {folder} --summary`."
@@ -117,29 +141,52 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def compared(pair: Comparison, by_condition: Mapping[str, Answers]) -> dict[str, Any]:
-    """McNemar's exact test of two conditions."""
+    """McNemar's exact test of two conditions (a clustered one where questions repeat), and how other outcomes differ."""
     first, second = ([answer["correct"] for answer in by_condition[label]] for label in pair[:2])
     only_first, only_second, p = mcnemar(first, second)
-    return {**pair._asdict(), "gained": only_first, "lost": only_second, "p": p}
+    clusters = repeated(by_condition[pair[0]])
+    if clusters is not None:
+        p = paired_shares(first, second, clusters).p_two_sided()
+    others = compared_outcomes(pair, by_condition)
+    return {**pair._asdict(), "gained": only_first, "lost": only_second, "p": p, "outcomes": others}
 
 
-def perplexities(answers: Answers) -> dict[str, Any]:
-    """Perplexity per token of the published answers, with the bootstrap's 95 % interval over questions."""
-    sums = np.array([[answer["log_prob"], answer["tokens"]] for answer in answers])
+def by_share(figures: Callable[..., dict[str, Any]], *conditions: Answers) -> dict[str, Any]:
+    """figures(*lines) of all tokens; and under "t" by the share of masked ones, where a diffusion model filled them in."""
+    shares = conditions[0][0].get("t", ())
+    parts = {share: figures(*([line["t"][share] for line in lines] for lines in conditions)) for share in shares}
+    return {**figures(*conditions), **({"t": parts} if parts else {})}
+
+
+def perplexity(lines: Answers) -> dict[str, Any]:
+    """Per token of the given answers, and the mean divergence from the unmasked model (nats); the bootstrap's 95 %
+    intervals over questions."""
+    sums = np.array([[line["log_prob"], line["kl"] * line["tokens"], line["tokens"]] for line in lines])
 
     def of(values: np.ndarray, axis: int) -> np.ndarray:
         totals = values.sum(axis=axis)
-        return np.exp(-totals[..., 0] / totals[..., 1])
+        means = totals[..., :2] / totals[..., 2:]
+        return np.stack([np.exp(-means[..., 0]), means[..., 1]], axis=-1)
 
-    value, low, high = bootstrap(sums, of)
-    return {"total": len(answers), "tokens": int(sums[:, 1].sum()), "perplexity": value, "low": low, "high": high}
+    (value, kl), (low, kl_low), (high, kl_high) = (end.tolist() for end in bootstrap(sums, of))
+    figures = {"tokens": int(sums[:, 2].sum()), "perplexity": value, "low": low, "high": high}
+    return {**figures, "kl": kl, "kl_low": kl_low, "kl_high": kl_high}
 
 
 def compared_likelihoods(pair: Comparison, by_condition: Mapping[str, Answers]) -> dict[str, Any]:
-    """Mean difference of the log-probability per token, over questions, and the sign-flip test of it."""
-    first, second = ([a["log_prob"] / a["tokens"] for a in by_condition[label]] for label in pair[:2])
-    difference, low, high, p = paired_difference(first, second)
-    return {**pair._asdict(), "difference": difference, "low": low, "high": high, "p": p}
+    """Mean difference of the log-probability per token, over questions, and the sign-flip test of it; a clustered test
+    where questions repeat."""
+    clusters = repeated(by_condition[pair[0]])
+
+    def tested(*lines: Answers) -> dict[str, Any]:
+        first, second = ([line["log_prob"] / line["tokens"] for line in one] for one in lines)
+        difference, low, high, p = paired_difference(first, second)
+        if clusters is not None:
+            gap = clustered_mean(np.subtract(first, second), clusters)
+            (low, high), p = gap.interval(), gap.p_two_sided()
+        return {"difference": difference, "low": low, "high": high, "p": p}
+
+    return {**pair._asdict(), **by_share(tested, *(by_condition[label] for label in pair[:2]))}
 
 
 def sinks(answers: Answers, name_of: Callable[[int], str]) -> dict[str, Any]:

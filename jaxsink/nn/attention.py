@@ -86,7 +86,8 @@ class Attention(nnx.Module):
         q, k, v = self.project(x, context.rope)
         if slot is not None:
             k, v, slot = slot.write(k, v)
-        heads, record = attend(Tap(context, q, k, v, hidden, sink))
+        output = self.o.matrix().reshape(-1, self.config.heads, self.config.head_dim)
+        heads, record = attend(Tap(context, q, k, v, hidden, sink, output))
         record |= read_vectors(context, "values", heads)
         return Attended(self.output(context.wanted(heads)), slot, record)
 

@@ -78,6 +78,11 @@ class Linear(nnx.Module):
             y = (product(x, weight.astype(x.dtype), jnp.float32) * self.scale[...]).astype(x.dtype)
         return y if self.bias is None else y + self.bias[...]
 
+    def matrix(self) -> Float[Array, "*lead O I"]:
+        """W itself; of weights of whole numbers, the float32 numbers that they stand for."""
+        weight = self.weight[...]
+        return weight if self.scale is None else weight.astype(jnp.float32) * self.scale[...][..., None]
+
     def on_columns(self, x: Float[Array, "I N"]) -> Float[Array, "O N"]:
         """The same for float32 columns; the barrier keeps XLA from turning the product around."""
         y = jnp.einsum("oi,in->on", self.weight[...].astype(x.dtype), x, precision=matmul_precision(x))

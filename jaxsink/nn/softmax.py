@@ -64,7 +64,7 @@ def probabilities(tap: Tap) -> tuple[Float32[Array, "B H Q S"], Float32[Array, "
     return jax.nn.softmax(jnp.where(seen, scores, HIDDEN), axis=-1), None
 
 
-def hides(drop: Drop) -> Bool[Array, "B H S"]:
+def hides(drop: Bool[Array, "*axes S"] | Float32[Array, "*axes S"]) -> Bool[Array, "*axes S"]:
     """The keys that are hidden."""
     return drop if drop.dtype == bool else drop <= 0
 

@@ -114,6 +114,7 @@ class Tap(LayerTap):
     v: Float[Array, "B S K D"]
     hidden: Float[Array, "B Q E"]  # what enters the layer (layer 0: the embeddings)
     sink: ExtraSink | None = None
+    output: Float[Array, "E H D"] | None = None  # the output projection, by head
     probs: Float32[Array, "B H Q S"] | None = None  # after the softmax, before any rounding to bfloat16
     extra: Float32[Array, "B H Q"] | None = None  # attention on the extra sink
 

@@ -34,14 +34,6 @@ class Hours:
         parts = list(parts)
         return cls(*(sum(getattr(part, name) for part in parts) for name in ("compiler", "fast", "slow")))
 
-    @property
-    def low(self) -> float:
-        return min(self.compiler, self.fast)
-
-    @property
-    def high(self) -> float:
-        return max(self.compiler, self.slow)
-
     def to_dict(self) -> dict[str, float]:
         return {"compiler_estimate": self.compiler, "at_65_percent_mfu": self.fast, "at_40_percent_mfu": self.slow}
 

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import Sampler
-from jaxsink.sampling.interventions import Intervention, ranks_on_clean
+from jaxsink.sampling.interventions import Intervention, acts_on_all_rows, ranks_on_clean
 from jaxsink.sampling.run import RunSpec
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 2}  # of activations, keys and values
@@ -77,7 +77,7 @@ class Job:
     @property
     def queries(self) -> float:
         """Tokens of a sequence that run in a step, on average: all, one, or with a cache a block after one full pass."""
-        return self.sampler.queries_per_step(self.length)
+        return self.length if acts_on_all_rows(self.intervene) else self.sampler.queries_per_step(self.length)
 
     @property
     def passes(self) -> int:
@@ -95,7 +95,7 @@ class Job:
     @property
     def prefill_flops(self) -> float:
         """Of the pass over the prompt that fills an autoregressive model's cache before the first step."""
-        if not self.is_autoregressive:
+        if not self.is_autoregressive or acts_on_all_rows(self.intervene):
             return 0.0
         return self.batch * self.prompt * self.config.layers * self.layer_flops(self.prompt)
 
@@ -111,7 +111,8 @@ class Job:
     @property
     def cache_bytes(self) -> float:
         """Keys and values that a step reads, all devices together."""
-        if not self.is_autoregressive and self.sampler.cache is None:
+        is_cached = self.is_autoregressive and not acts_on_all_rows(self.intervene)
+        if not is_cached and self.sampler.cache is None:
             return 0.0
         config = self.config
         per_token = 2 * config.layers * config.kv_heads * config.head_dim * DTYPE_BYTES[self.dtype]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Condition, conditions, intervention
 from jaxsink.evals.layout import BUCKET, STREAM, Bucket, layout
+from jaxsink.evals.likelihood.canvases import SHARES
 from jaxsink.evals.prompt_lengths import COUNTED_WITH, estimated_lengths
 from jaxsink.evals.settings import EvalSetting
 from jaxsink.evals.sinks import recorder, recording_sampler
@@ -95,5 +96,8 @@ def exam_workload(
 ) -> Workload:
     """The evaluation that is about to run."""
     lengths = tuple(len(question.prompt) for question in exam.questions)
+    if exam.denoises:  # each canvas is a sequence
+        whole = [len(question.prompt) + len(question.gold) for question in exam.questions]
+        lengths = tuple(length for length in whole for _ in range(exam.canvases * len(SHARES)))
     counted = "the model's tokenizer"
     return Workload(exam.name, config, exam.sampler, lengths, wanted, counted, eps, dtype, exam.bucket, exam.gold)

@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Float32, Int
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import KINDS as QUERY_KINDS
 from jaxsink.nn.recorder import Recorder, SeesKeys, compile_record, ready_made
+from jaxsink.nn.softmax import hides
 from jaxsink.nn.taps import ReceivedTap, Tap, VectorTap
 
 __all__ = [
@@ -31,6 +32,9 @@ __all__ = [
     "Tap",
     "VectorTap",
     "compile_record",
+    "contribution",
+    "diagonal",
+    "dropped",
     "extra_sink",
     "head_norm",
     "hidden",
@@ -62,9 +66,32 @@ def received_by_query() -> Recorder:
 
 
 @ready_made
+def contribution() -> Recorder:
+    """f32[B,H,S]: how much each key adds to the residual stream, Σ_q A_qj ‖W_O^h v_j‖ over real queries.
+
+    v_j is the value of key j (bias included), W_O^h the columns of the output projection that belong to head h, and ‖·‖ the
+    Euclidean length; the projection's own bias belongs to no key. Attention alone says where a head looks, this what it
+    takes from there: a sink that receives much and hands on nothing scores low. 0 for padded keys.
+    """
+    return Recorder(_contribution, "sum")
+
+
+@ready_made
+def diagonal() -> Recorder:
+    """f32[B,H]: attention that tokens pay to themselves, the mean of A_qq over real queries."""
+    return Recorder(_diagonal_sums, "sum").then(_diagonal_mean)
+
+
+@ready_made
 def last_row() -> Recorder:
     """f32[B,H,S]: attention paid by the last real query, the rule for autoregressive models."""
     return Recorder(_last_row, "sum", of_last_query=True)
+
+
+@ready_made
+def dropped() -> Recorder:
+    """bool[B,H,S]: the keys that `drop` or an intervention hid in this step; keys that only get less are not hidden."""
+    return Recorder(_dropped, "once")
 
 
 @ready_made
@@ -159,10 +186,44 @@ def _received_by_query(tap: Tap | ReceivedTap) -> dict[str, Float32[Array, "B H 
     return dict(zip(QUERY_KINDS, split, strict=True))
 
 
+def _contribution(tap: Tap) -> Float32[Array, "B H S"]:
+    assert tap.probs is not None
+    return tap.probs.sum(axis=2) * _added_length(tap)
+
+
+def _added_length(tap: Tap) -> Float32[Array, "B H S"]:
+    """‖W_O^h v_j‖ as √(vᵀ(WᵀW)v): a D x D matrix per head takes the place of vectors [B,S,H,E]."""
+    assert tap.output is not None
+    output, v = tap.output.astype(jnp.float32), tap.v.astype(jnp.float32)
+    products = jnp.einsum("ehd,ehc->hdc", output, output, precision="highest")
+    products = products.reshape(v.shape[2], -1, *products.shape[1:])  # by kv head
+    mixed = jnp.einsum("bskd,kgdc->bkgsc", v, products, precision="highest")
+    squares = jnp.einsum("bkgsc,bskc->bkgs", mixed, v, precision="highest")
+    return jnp.sqrt(jnp.maximum(squares, 0.0)).reshape(v.shape[0], -1, v.shape[1])
+
+
+def _diagonal_sums(tap: Tap) -> dict[str, Float32[Array, "B ..."]]:
+    """The sum over real queries, and their number."""
+    assert tap.probs is not None
+    own = jnp.take_along_axis(tap.probs, tap.query_position[None, None, :, None], axis=-1)
+    return {"sum": own.sum(axis=(2, 3)), "count": tap.query_mask.sum(axis=1).astype(jnp.float32)}
+
+
+def _diagonal_mean(sums: dict[str, Float32[Array, "B ..."]], _: SeesKeys) -> Float32[Array, "B H"]:
+    return sums["sum"] / jnp.maximum(sums["count"], 1.0)[:, None]
+
+
 def _last_row(tap: Tap) -> Float32[Array, "B H S"]:
     assert tap.probs is not None
     last = last_real_position(tap.mask)
     return jnp.where((tap.query_position == last[:, None])[:, None, :, None], tap.probs, 0.0).sum(axis=2)
+
+
+def _dropped(tap: Tap) -> Bool[Array, "B H S"]:
+    mask = tap.mask[:, None, :]
+    if tap.context.drop is None:
+        return jnp.zeros((mask.shape[0], tap.q.shape[2], mask.shape[2]), bool)
+    return hides(tap.context.drop)[..., : mask.shape[2]] & mask
 
 
 def _extra_sink(tap: Tap) -> Float32[Array, "B H"]:

@@ -1,4 +1,4 @@
-"""The player page of one's own generations: from generations in memory, or from the files of `jaxsink generate --record`."""
+"""One's own generations for the page: from memory, or from the files of `jaxsink generate --record`; and shown at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,53 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.report.generations import played_generations, read_record, token_texts
+from jaxsink.report.generations import played_generations
 from jaxsink.report.page import render, write_page
 from jaxsink.report.study import StudyResults
 from jaxsink.sampling.generation import Generation
+from jaxsink.sampling.record_file import read_record
+from jaxsink.text.token_texts import token_texts
 
 if TYPE_CHECKING:
     from jaxsink.text.tokenizer import Tokenizer
 
 FRAME_HEIGHT = 860  # pixels, in a notebook
 TITLE = "Attention sinks: this run"
-
-
-@dataclass(frozen=True)
-class Page(os.PathLike[str]):
-    """A page on the disk; a notebook shows it in place."""
-
-    path: Path
-
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    def _repr_html_(self) -> str:
-        return in_frame(self.path.read_text(encoding="utf-8"))
-
-
-def report(
-    generation: Generation | Mapping[str, Generation],
-    tokenizer: Tokenizer | None = None,
-    path: str | os.PathLike[str] = "report.html",
-    title: str = "this run",
-) -> Page:
-    """Write the player page of a generation: which tokens receive attention, step by step, in each layer and head.
-
-    generation  what `generate` returned, with record=jaxsink.record.received() (or received_by_query(), or a dict with
-                one of them); or several by label, to be compared: {"plain": a, "top sink hidden": b}
-    tokenizer   for the tokens' texts; None takes the generation's own, or shows ids
-    path        of the page, which is one file that needs nothing but a browser
-    title       what the run is called in the page, for instance the model's name
-    """
-    target = Path(path)
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise JaxsinkError(f"report: {target} must be a file that ends in .html.")
-    write_page(study_of(generation, tokenizer, title), target)
-    return Page(target)
 
 
 def show(generation: Generation, tokenizer: Tokenizer | None = None) -> None:
@@ -96,9 +60,7 @@ def has_screen() -> bool:
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def study_of(
-    generation: Generation | Mapping[str, Generation], tokenizer: Tokenizer | None, title: str
-) -> StudyResults:
+def study_of(generation: object, tokenizer: Tokenizer | None, title: str) -> StudyResults:
     """What the page shows: every sequence of every generation."""
     labelled = generation if isinstance(generation, Mapping) else {"": generation}
     played = []

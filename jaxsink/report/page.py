@@ -36,13 +36,12 @@ SCRIPTS = (
     "figures.js",
     "page.js",
 )
-SIGNS: dict[str, str] = dict(zip(VERDICTS, "✓◐✗–+", strict=True))
+SIGNS: dict[str, str] = dict(zip(VERDICTS, "✓✗?–", strict=True))
 WORDS = {  # for one, for several
-    "holds": ("holds", "hold"),
-    "holds partly": ("holds partly", "hold partly"),
-    "does not hold": ("does not hold", "do not hold"),
-    "not tested": ("was not tested", "were not tested"),
-    "new": ("is new", "are new"),
+    "supported": ("is supported", "are supported"),
+    "refuted": ("is refuted", "are refuted"),
+    "undecided": ("is undecided", "are undecided"),
+    "not testable here": ("cannot be tested here", "cannot be tested here"),
 }
 
 
@@ -119,7 +118,7 @@ def verdicts_html(findings: list[Finding]) -> str:
     if not findings:
         return ""
     return f"""<section aria-labelledby="verdicts-title">
-  <h2 id="verdicts-title">What holds</h2>
+  <h2 id="verdicts-title">What the study finds</h2>
   <p class="counts">{counts(findings)}</p>
   <ol class="verdicts">{"".join(verdict_item(finding) for finding in findings)}</ol>
 </section>
@@ -127,7 +126,7 @@ def verdicts_html(findings: list[Finding]) -> str:
 
 
 def counts(findings: list[Finding]) -> str:
-    """ "Of 14 findings 8 hold, 3 hold partly, 1 does not hold." with a chip for each."""
+    """ "14 experiments: 8 are supported, 3 are refuted, 3 are undecided" with a chip for each."""
     parts = []
     for verdict in VERDICTS:
         number = sum(finding.verdict == verdict for finding in findings)
@@ -161,11 +160,9 @@ def finding_html(finding: Finding, figures: list[Path]) -> str:
   <p class="meta">{chip(finding.verdict)} <code>{escape(finding.name)}</code></p>
   <p class="question">{escape(finding.question)}</p>
   <dl class="claims"><div><dt>The paper</dt><dd>{escape(finding.paper)}</dd></div>
-  <div><dt>Here</dt><dd>{escape(finding.found)}</dd></div>
-  <div><dt>Statistic</dt><dd>{escape(finding.statistic)}</dd></div>
-  <div><dt>Held against</dt><dd>{escape(finding.null)}</dd></div></dl>
+  <div><dt>Here</dt><dd>{escape(finding.found)}</dd></div></dl>
   <div class="figures">{"".join(figure_html(figure, finding.title) for figure in figures)}</div>
-  {"".join(table_html(table) for table in finding.tables)}
+  {"".join(table_html(table) for table in [*finding.table_of_tests(), *finding.tables])}
 </section>
 """
 

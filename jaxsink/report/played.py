@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.sampling.record_file import read_arrays
 
 PARTS = ("scores", "masked")  # attention from all queries, and from masked ones; the page subtracts for the others
 NEEDED = ("scores", "committed_at", "steps", "tokens", "prompt_length", "model", "kind")
@@ -57,11 +57,7 @@ class PlayedGeneration:
 
 def read_generation(file: Path) -> PlayedGeneration:
     """Raises JaxsinkError with the file's name and what is wrong with it."""
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            data = {key: arrays[key] for key in arrays.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise JaxsinkError(f"{file} is not a readable .npz file: {error}.") from error
+    data = read_arrays(file)
     missing = [key for key in NEEDED if key not in data]
     if missing:
         raise JaxsinkError(f"{file} lacks {', '.join(missing)}.")

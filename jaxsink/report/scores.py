@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.played import PlayedGeneration, to_half
 from jaxsink.sampling.generation import Generation
+from jaxsink.sampling.record_file import flatten
 
 NAMES = ("received", "scores")  # what a whole record is called where there are several
 KINDS = ("masked", "unmasked", "prompt")  # of received_by_query
@@ -47,25 +47,6 @@ def whole_scores(generation: Generation) -> tuple[np.ndarray, np.ndarray | None]
     raise JaxsinkError(
         f'the record holds several arrays of scores ({", ".join(single)}); call the one to show "{NAMES[0]}".'
     )
-
-
-def flatten(record: Any, prefix: str = "") -> dict[str, np.ndarray]:
-    """Leaves by path, "split.masked"; a single array has the empty path."""
-    if not isinstance(record, Mapping):
-        return {prefix.removesuffix("."): np.asarray(record)}
-    return {name: leaf for key, part in record.items() for name, leaf in flatten(part, f"{prefix}{key}.").items()}
-
-
-def unpack(leaves: Mapping[str, np.ndarray]) -> Any:
-    """The inverse: a tree of dicts from paths."""
-    tree: dict[str, Any] = {}
-    for name, leaf in leaves.items():
-        *outer, last = name.split(".")
-        node = tree
-        for key in outer:
-            node = node.setdefault(key, {})
-        node[last] = leaf
-    return tree
 
 
 def is_split(name: str, leaves: Mapping[str, np.ndarray]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any, get_args
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.played import PlayedGeneration, read_generation
-from jaxsink.study.finding import Claim, Finding, Table, Verdict
+from jaxsink.study.finding import Claim, Finding, Table
+from jaxsink.study.verdicts import Comparison, Tested, Verdict
 
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 TEXTS = (*(part.name for part in fields(Claim) if part.name != "name"), "found")
@@ -90,6 +92,7 @@ def read_finding(file: Path, figures: Path) -> Finding:
         name=str(data.get("name", file.stem)),
         **{key: data[key] for key in TEXTS},
         verdict=data["verdict"],
+        tests=[read_test(test, file) for test in list_of(data, "tests", file)],
         figures=names,
         tables=[read_table(table, file) for table in list_of(data, "tables", file)],
     )
@@ -108,6 +111,14 @@ def check_figure(name: Any, figures: Path, file: Path) -> None:
     for path in (figures / name, (figures / name).with_suffix(".png")):
         if not path.is_file():
             raise JaxsinkError(f"{file} names a figure that is missing: {path}.")
+
+
+def read_test(test: Any, file: Path) -> Tested:
+    try:
+        known = {name: math.nan if value is None else value for name, value in test.items()}
+        return Tested(**{**known, "comparisons": [Comparison(**one) for one in test["comparisons"]]})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise JaxsinkError(f"{file}: a test lacks or has what it should not: {error}.") from error
 
 
 def read_table(table: Any, file: Path) -> Table:

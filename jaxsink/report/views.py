@@ -81,14 +81,12 @@ def canvas_of(source: Source, sequence: int, tokenizer: Tokenizer | None = None)
         shape = np.shape(source.sinks if isinstance(source, Tracks) else source)
         _check_shape(shape, sequence)
         return Canvas(np.arange(shape[-1]), shape[0], np.arange(shape[0]))
-    mask, committed = np.asarray(source.mask), np.asarray(source.committed_at)
-    _check_sequence(sequence, len(mask))
-    before = np.arange(mask.shape[1]) < source.prompt_length
-    filled = mask[sequence] & (before | (committed[sequence] >= 0))  # not the positions after an early end
-    real, taken = np.flatnonzero(filled), int(source.recorded_of()[sequence])
+    committed = np.asarray(source.committed_at)
+    _check_sequence(sequence, len(committed))
+    real, taken = np.flatnonzero(source.filled()[sequence]), int(source.recorded_of()[sequence])
     tokenizer = tokenizer or source.tokenizer
     texts = None if tokenizer is None else [tokenizer.token(i) for i in np.asarray(source.tokens)[sequence, real]]
-    prompt = int(before[real].sum())
+    prompt = int((real < source.prompt_length).sum())
     return Canvas(real, taken, np.asarray(source.recorded_steps)[:taken], committed[sequence, real], prompt, texts)
 
 

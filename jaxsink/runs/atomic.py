@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import json
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.runs.locks import hold, locked
 
 
 @contextmanager
@@ -28,12 +28,13 @@ def new_directory(path: Path, marker: str, overwrite: bool = False) -> Iterator[
     parents = [folder for folder in path.parents if not folder.exists()]
     done = False
     try:
-        with _locked(partial):
+        with locked(path.with_name(f"{partial.name}.lock"), path):
             try:
                 _finish_replacing(path, old)  # what an interrupted run left undone
                 check_target(path, marker, overwrite)  # again: another run may have ended meanwhile
-                for left in partial.iterdir():
-                    shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+                if partial.exists():
+                    shutil.rmtree(partial)
+                partial.mkdir()
                 yield partial
                 _sync(partial)
                 if path.exists():
@@ -111,73 +112,25 @@ def check_target(path: Path, marker: str, overwrite: bool) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Make the folder and keep every other process out of it; the lock goes with the process, even a killed one."""
-    handle = _lock(folder)
-    while handle is None:
-        handle = _lock(folder)
-    try:
-        yield
-    finally:
-        os.close(handle)
-
-
-def _lock(folder: Path) -> int | None:
-    """A handle that holds the lock; None where another run has just removed or renamed the folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise JaxsinkError(f"cannot write to {folder.parent}: {error.strerror}.") from error
-    try:
-        return _hold(folder)
-    except BlockingIOError as error:
-        raise JaxsinkError(f"another process is writing to {folder}; wait for it to end.") from error
-
-
-def _hold(folder: Path) -> int | None:
-    """A handle that locks a folder; None if it is gone, BlockingIOError if another process has it."""
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
-            return handle
-    except BlockingIOError:
-        os.close(handle)
-        raise
-    os.close(handle)
-    return None
-
-
-@contextmanager
 def scratch_directory(purpose: str) -> Iterator[Path]:
     """A folder among the system's temporary files, gone at the end; before, those that killed processes left are removed."""
     root, prefix = Path(tempfile.gettempdir()), f"jaxsink-{purpose}-"
     for left in root.glob(f"{prefix}*"):
-        with suppress(OSError), _owned(left):  # OSError: a living process or another user has it
-            shutil.rmtree(left)
+        with suppress(OSError):  # a living process or another user has it
+            if (handle := hold(left)) is not None:
+                try:
+                    shutil.rmtree(left)
+                finally:
+                    os.close(handle)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(OSError):  # another process may just look whether anybody owns it, and remove it
-            if (handle := _hold(folder)) is not None:
+            if (handle := hold(folder)) is not None:
                 break
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(handle)
-
-
-@contextmanager
-def _owned(folder: Path) -> Iterator[None]:
-    handle = _hold(folder)
-    if handle is None:
-        raise FileNotFoundError(folder)
-    try:
-        yield
-    finally:
         os.close(handle)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jaxsink.runs.reporter import Reporter
 
 FRAME = 0.1  # seconds between two beats
+BytesProgress = Callable[[str, int, int], None]  # (what, bytes done, bytes in all)
 
 _reporter: Reporter | None = None  # of this process, while something reports
 _share: Share | None = None  # the part under way, which an inner `progress` shares out
@@ -166,8 +167,8 @@ def _sharing_out(whole: Share, costs: Sequence[int]) -> Iterator[tuple[Callable[
 
 
 @contextmanager
-def bytes_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """For work on files: `progress(what, done, total)`, in bytes."""
+def bytes_progress() -> Iterator[BytesProgress]:
+    """For work on files."""
     with stage("reading", unit="bytes") as task:
         last = ""
 

@@ -6,17 +6,15 @@ with Run.open(Path("out"), "evaluation", identity) as run:
         results.append(…)
 
 DIR/manifest.json     the identity, and facts for the reader
-DIR/.lock             held by the process that writes; the system drops it when the process ends, however it ends
+DIR/.lock             names the process that writes, as long as it does (see locks.py)
 DIR/KIND-0001.jsonl   results as lines (see lines.py), a file per part; parts are shared out over processes
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +29,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.hosts import is_main
 from jaxsink.runs.atomic import write_json
 from jaxsink.runs.lines import LineFile
+from jaxsink.runs.locks import locked
 from jaxsink.version import __version__
 
 MANIFEST = "manifest.json"
@@ -58,7 +57,7 @@ class Run:
             yield cls(folder, part)
             return
         check_free(folder, kind)
-        with locked(folder, part):
+        with locked(folder / (".lock" if part == 1 else f".lock-{part:04d}"), folder):
             claim(folder, kind, identity, facts or {})
             yield cls(folder, part)
 
@@ -80,28 +79,6 @@ def check_free(folder: Path, kind: str) -> None:
             f"{folder} holds {found.name} and no {MANIFEST}, so it is not the directory of a run; choose another for the "
             f"{kind}."
         )
-
-
-@contextmanager
-def locked(folder: Path, part: int) -> Iterator[None]:
-    path = folder / (".lock" if part == 1 else f".lock-{part:04d}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise JaxsinkError(f"cannot write to {folder}: {error.strerror}.") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        yield
-    except BlockingIOError as error:
-        owner = os.read(handle, 200).decode(errors="replace") or "another process"
-        raise JaxsinkError(
-            f"{owner} is writing to {folder}; wait for it to end, or choose another directory."
-        ) from error
-    finally:
-        os.close(handle)
 
 
 def claim(folder: Path, kind: str, identity: JsonObject, facts: JsonObject) -> None:

@@ -2,6 +2,9 @@
 
 Step t runs the token at position P - 1 + t, and writes the next one. So step 0 runs the prompt's last token, and every step
 records one query of attention: what the last token looks at while the next one is chosen.
+
+An intervention with `rows = "all"` hides keys from every query, so nothing that was computed stays valid: there is no
+cache, and every step runs all tokens so far.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from jaxsink.recording.recorders import Recorder
 from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.base import Sampler, check_filters, require
 from jaxsink.sampling.confidence import pick, shape_logits, token_noise
-from jaxsink.sampling.interventions import ranks_on_clean
+from jaxsink.sampling.interventions import acts_on_all_rows, ranks_on_clean
 from jaxsink.sampling.rng import Draws
-from jaxsink.sampling.run import Carry, Decoding, first_drop, next_drop
+from jaxsink.sampling.run import Carry, Decoding, before_intervening, intervened
 
 
 @pytree_dataclass
@@ -33,7 +36,7 @@ class ARCarry(Carry):
 
     log_prob: Float[Array, "B S"] = axes()  # of the tokens that were written, 0 elsewhere
     sums: tuple[PyTree, ...] = axes(1, 2)  # whole_map: over all queries so far, one per recorder that adds up
-    cache: Cache = axes(batch=-4, heads=-3)
+    cache: Cache | None = axes(batch=-4, heads=-3)  # None: every step runs all tokens
     clean_cache: Cache | None = axes(batch=-4, heads=-3)  # rank_on="clean": without any key ever dropped
 
     def caches(self) -> tuple[Cache | None, ...]:
@@ -95,6 +98,7 @@ class ARSampler(Sampler[ARCarry]):
         """The prompt runs later, inside the first chunk of steps (`prefill`)."""
         batch, length = tokens.shape
         intervene = run.spec.intervene
+        is_cached = not acts_on_all_rows(intervene)
         needs_clean = intervene is not None and ranks_on_clean(intervene)
         zero = jnp.zeros(batch, jnp.int32)
         carry = ARCarry(
@@ -105,19 +109,19 @@ class ARSampler(Sampler[ARCarry]):
             steps=zero,
             needed_record=None,
             drop=None,
+            targets=None,
             log_prob=jnp.zeros(tokens.shape, jnp.float32),
             sums=(),
-            cache=empty_cache(run.model, batch, length),
-            clean_cache=empty_cache(run.model, batch, length) if needs_clean else None,
+            cache=empty_cache(run.model, batch, length) if is_cached else None,
+            clean_cache=empty_cache(run.model, batch, length) if is_cached and needs_clean else None,
         )
 
         def zeros(recorders: tuple[Recorder, ...]) -> tuple[PyTree, ...]:
-            shapes = jax.eval_shape(lambda c: run_last(run, c, c.cache, recorders=recorders).record, carry)
+            shapes = jax.eval_shape(lambda c: run_now(run, c, c.cache, recorders=recorders).record, carry)
             return zeros_like_shapes(shapes)
 
         if intervene is not None:
-            carry = carry.replace(needed_record=zeros(run.spec.record.needs))
-            carry = carry.replace(drop=first_drop(run, carry))
+            carry = before_intervening(run, carry.replace(needed_record=zeros(run.spec.record.needs)))
         if adding := self.added_up(run):
             carry = carry.replace(sums=zeros(adding))
         return constrain(carry, run.spec.mesh)
@@ -125,7 +129,7 @@ class ARSampler(Sampler[ARCarry]):
     def prefill(self, run: Decoding, carry: ARCarry) -> ARCarry:
         """Fill the caches with the prompt, but for its last token, which step 0 runs."""
         count = run.spec.prompt_length - 1
-        if count == 0:
+        if count == 0 or carry.cache is None:
             return carry
         mask = run.inputs.mask & (jnp.arange(run.inputs.mask.shape[1]) < count)
         batch = Batch.make(run.config, carry.tokens, mask, prompt=run.inputs.prompt)._replace(queries=count)
@@ -138,19 +142,19 @@ class ARSampler(Sampler[ARCarry]):
         spec = run.spec
         position = spec.prompt_length + carry.step
         there_before = run.inputs.mask & (jnp.arange(run.inputs.mask.shape[1]) < position - 1)
-        drop = next_drop(run, carry, there_before)
-        wanted = tuple(r for r in spec.record.recorders if record and not (self.whole_map and adds_up(r)))
+        carry = intervened(run, carry, there_before)
         adding, needs = self.added_up(run), spec.record.needs
-        out = run_last(run, carry, carry.cache, drop, wanted + adding + needs)
+        wanted = tuple(r for r in spec.record.recorders if record and not (adding and adds_up(r)))
+        out = run_now(run, carry, carry.cache, carry.drop, wanted + adding + needs)
         records, added, needed_record = split(out.record, len(wanted), len(adding))
         clean = None
-        if carry.clean_cache is not None:
-            on_clean = run_last(run, carry, carry.clean_cache, recorders=needs)
+        if spec.intervene is not None and ranks_on_clean(spec.intervene):
+            on_clean = run_now(run, carry, carry.clean_cache, recorders=needs)
             needed_record, clean = on_clean.record, on_clean.cache
         sums = jax.tree.map(jnp.add, carry.sums, added)
         if adding and record:
             records = with_sums(run, carry, records, sums)
-        carry = carry.replace(sums=sums, needed_record=None if spec.intervene is None else needed_record, drop=drop)
+        carry = carry.replace(sums=sums, needed_record=None if spec.intervene is None else needed_record)
         carry = carry.replace(cache=out.cache, clean_cache=clean)
         return self._write(run, carry, run.model.logits(out.hidden[:, 0])), records
 
@@ -184,27 +188,38 @@ class ARSampler(Sampler[ARCarry]):
         return pick(shaped, token_noise(draws, now, logits.shape[-1]))[:, 0]
 
     def added_up(self, run: Decoding) -> tuple[Recorder, ...]:
-        """With whole_map, the recorders that add up; without their reductions, which wait until the sum is complete."""
-        recorders = run.spec.record.recorders if self.whole_map else ()
+        """With whole_map, the recorders that add up; without their reductions, which wait until the sum is complete.
+
+        Steps that run all tokens have the whole map anyway.
+        """
+        recorders = run.spec.record.recorders if self.whole_map and not acts_on_all_rows(run.spec.intervene) else ()
         return tuple(replace(r, reductions=()) for r in recorders if adds_up(r))
 
 
 def batch_now(run: Decoding, carry: ARCarry) -> Batch:
-    """The tokens so far, of which the last one runs."""
-    position = run.spec.prompt_length - 1 + carry.step
-    mask = run.inputs.mask & (jnp.arange(run.inputs.mask.shape[1]) <= position)
-    batch = Batch.make(run.config, carry.tokens, mask, prompt=run.inputs.prompt, done=carry.done)
-    return batch._replace(start=position, queries=1)
+    """The tokens so far."""
+    mask = run.inputs.mask & (jnp.arange(run.inputs.mask.shape[1]) <= newest(run, carry))
+    return Batch.make(run.config, carry.tokens, mask, prompt=run.inputs.prompt, done=carry.done)
 
 
-def run_last(
+def newest(run: Decoding, carry: ARCarry) -> Int[Array, ""]:
+    """The position of the token that was written last."""
+    return run.spec.prompt_length - 1 + carry.step
+
+
+def run_now(
     run: Decoding,
     carry: ARCarry,
-    cache: Cache,
+    cache: Cache | None,
     drop: Shaped[Array, "L B H S"] | None = None,
     recorders: tuple[Recorder, ...] = (),
 ) -> Output:
-    batch = batch_now(run, carry)
+    """The newest token through the layers, on the cache; without one all tokens, of which the newest is wanted."""
+    batch, last = batch_now(run, carry), newest(run, carry)
+    if cache is not None:
+        batch = batch._replace(start=last, queries=1)
+    else:
+        batch = batch._replace(outputs=jnp.full((carry.tokens.shape[0], 1), last))
     return run.model(batch, cache=cache, drop=drop, recorders=recorders, execution=run.spec.execution, head=False)
 
 

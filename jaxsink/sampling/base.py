@@ -64,6 +64,10 @@ class Sampler(abc.ABC, Generic[C]):
         """Of the tokens that were written, if the sampler knows it."""
         return None
 
+    def divergence(self, carry: C) -> Float[Array, "B S"] | None:
+        """From the unmasked model, at the tokens that were written, if the sampler measures it."""
+        return None
+
     @property
     def ends_at_eos(self) -> bool:
         """A text is over at its first end token."""

@@ -29,7 +29,7 @@ from jaxsink.sampling.block_cache import cached_pass, empty_block_cache, head_qu
 from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
 from jaxsink.sampling.interventions import check_edit, ranks_on_clean
 from jaxsink.sampling.rng import Draws
-from jaxsink.sampling.run import Carry, Decoding, RunInputs, first_drop, next_drop
+from jaxsink.sampling.run import Carry, Decoding, RunInputs, before_intervening, intervened
 
 
 @pytree_dataclass
@@ -97,6 +97,7 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
             steps=zero,
             needed_record=None,
             drop=None,
+            targets=None,
             block=zero - 1,
             block_step=zero,
             block_masks=zero,
@@ -105,17 +106,16 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
         if run.spec.intervene is not None:
             needed = partial(run_canvas, run, outputs=zero[:, None], recorders=run.spec.record.needs)
             shapes = jax.eval_shape(lambda c: needed(c, c.tokens)[1], carry)
-            carry = carry.replace(needed_record=zeros_like_shapes(shapes))
-            carry = carry.replace(drop=first_drop(run, carry))
+            carry = before_intervening(run, carry.replace(needed_record=zeros_like_shapes(shapes)))
         return constrain(carry, run.spec.mesh)
 
     def step(self, run: Decoding, carry: DiffusionCarry, *, record: bool) -> tuple[DiffusionCarry, tuple[PyTree, ...]]:
         canvas = see_canvas(run, carry)
         block = self.block(run.config, canvas)
         window = see_window(run, self, carry, canvas, block)
-        drop = next_drop(run, carry, run.inputs.mask)
+        carry = intervened(run, carry, run.inputs.mask)
         wanted = run.spec.record.recorders if record else ()
-        scores, records, needed_record, cache = self._look(run, carry, window, drop, wanted)
+        scores, records, needed_record, cache = self._look(run, carry, window, wanted)
         if run.spec.edit_logits is not None:
             scores = check_edit("edit_logits", scores, run.spec.edit_logits(carry.step, scores, window.position))
         commit = self.decide(run.config, scores, window, run.inputs.draws)
@@ -124,7 +124,6 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
             block=block.number,
             block_step=window.block_step + 1,
             block_masks=window.block_masks,
-            drop=drop,
             cache=cache,
             needed_record=needed_record,
         )
@@ -135,11 +134,10 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
         run: Decoding,
         carry: DiffusionCarry,
         window: Window,
-        drop: Shaped[Array, "L B H S"] | None,
         recorders: tuple[Recorder, ...],
     ) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...], PyTree, Cache | None]:
         """Run the model: (logits of the window, records, what the intervention reads, cache)."""
-        config, intervene, needs = run.config, run.spec.intervene, run.spec.record.needs
+        config, intervene, needs, drop = run.config, run.spec.intervene, run.spec.record.needs, carry.drop
         first = jnp.argmax(run.inputs.mask, axis=1)
         outputs = head_queries(config, window.position, first[:, None], carry.tokens.shape[1])
         on_canvas = partial(run_canvas, run, carry, outputs=outputs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import partial
 from typing import TypedDict, Unpack
 
@@ -16,7 +15,7 @@ from jax import Array
 from jaxtyping import Int, PyTree
 from numpy.typing import ArrayLike
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, check_keywords
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import explained, wait_on_cpu
 from jaxsink.nn.transformer import Transformer
@@ -29,7 +28,7 @@ from jaxsink.sampling import interventions
 from jaxsink.sampling.base import Sampler, filler_id
 from jaxsink.sampling.execution import Program
 from jaxsink.sampling.generation import Generation, end_ids
-from jaxsink.sampling.inputs import Start, pad_prompts
+from jaxsink.sampling.inputs import Start, pad_prompts, policy_numbers
 from jaxsink.sampling.interventions import Intervention
 from jaxsink.sampling.leaves import Kept
 from jaxsink.sampling.needs import bytes_needed
@@ -86,12 +85,7 @@ class RunOptions:
     @classmethod
     def make(cls, given: Options) -> RunOptions:
         """Of the caller's keywords, or one sentence about one that does not exist."""
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]}" if near else f"there are {', '.join(known)}"
-                raise JaxsinkError(f"generate has no keyword {name!r}; {hint}.")
+        check_keywords("generate", given, (field.name for field in fields(cls)))
         return cls(**given)
 
 
@@ -138,6 +132,8 @@ def generate(
     check_run(config, sampler, intervene, how)
     tokens, real = pad_prompts(config, encode_prompts(model, prompts, mask, chat), mask, how.pad_to)
     start = Start.make(config, sampler, tokens, real, padded=how.pad_to is not None, force=how.force)
+    policy = policy_numbers(how.policies, len(tokens))
+    interventions.check(intervene, config, sampler, start.mask.sum(axis=1), policy)
     spec = make_spec(model, sampler, start, record, intervene, how)
     devices = None if how.devices is None else check_devices(how.devices)[: len(tokens)]
     if spec.mesh is not None and devices is not None:
@@ -147,7 +143,7 @@ def generate(
     def place(x: np.ndarray, axis: int = 0) -> Array:
         return put_batch(pad_batch(x, axis, share), spec.mesh, axis)
 
-    inputs = start.inputs(spec, config.vocab, place, seed, how.draws, how.policies)
+    inputs = start.inputs(spec, config.vocab, place, seed, how.draws, policy)
     canvas = place(start.canvas)
     program = Program.on(model, sampler, spec, devices)
     needed = partial(bytes_needed, Program(model, sampler, spec), canvas, inputs, how.stream or spec.total_steps)
@@ -167,7 +163,7 @@ def check_run(config: ModelConfig, sampler: Sampler, intervene: Intervention | N
             f"recommends, not {type(sampler).__name__}: {sampler!r}."
         )
     sampler.check(config)
-    interventions.check(intervene, config)
+    interventions.check(intervene, config, sampler)
     if not sampler.is_autoregressive and config.mask_id is None:
         raise JaxsinkError(f"a {config.family} model has no mask token, so {type(sampler).__name__} cannot run on it.")
     for name, edit in (("edit_logits", how.edit_logits), ("edit_tokens", how.edit_tokens)):
@@ -264,7 +260,7 @@ def as_generation(
     """What the caller gets, without the sequences that only filled the batch up."""
     sampler, spec, config = program.sampler, program.spec, program.model.config
     only = partial(cut, filled=inputs.mask.shape[0], count=len(start.canvas))
-    tokens, log_prob = only(carry.tokens), sampler.log_prob(carry)
+    tokens = only(carry.tokens)
     return Generation(
         tokens=jnp.where(tokens < 0, filler_id(config), tokens) if spec.forced else tokens,
         committed_at=only(carry.committed_at),
@@ -274,7 +270,8 @@ def as_generation(
         prompt_length=spec.prompt_length,
         recorded_steps=np.arange(0, spec.total_steps, spec.record.every),
         approximate=sampler.cache,
-        log_prob=only(log_prob),
+        log_prob=only(sampler.log_prob(carry)),
+        divergence=only(sampler.divergence(carry)),
         autoregressive=sampler.is_autoregressive,
         recorders=jax.tree.unflatten(spec.record.treedef, map(Kept.of, spec.record.recorders)),
         tokenizer=known_tokenizer(program.model),

@@ -47,6 +47,8 @@ class Generation:
     """"prefix" or "dual": passes ran on a part of the sequence only."""
     log_prob: Float[AnyArray, "B S"] | None = None
     """Of the tokens that an autoregressive model wrote, 0 elsewhere."""
+    divergence: Float[AnyArray, "B S"] | None = None
+    """KL(unmasked model ‖ this run) before each token that was written, where the sampler measures it."""
     autoregressive: bool = False
     """Whether tokens were written one by one."""
     recorders: PyTree[Kept] = None
@@ -95,7 +97,7 @@ class Generation:
 
     def on_host(self) -> Generation:
         """The same with NumPy arrays, whole, in every process."""
-        names = ("tokens", "committed_at", "record", "mask", "steps", "recorded_steps", "log_prob")
+        names = ("tokens", "committed_at", "record", "mask", "steps", "recorded_steps", "log_prob", "divergence")
         return replace(self, **to_host({name: getattr(self, name) for name in names}))
 
     def show(self, tokenizer: Tokenizer | None = None) -> None:
@@ -115,6 +117,11 @@ class Generation:
             last = self.prompt_length - 1 + np.asarray(self.recorded_steps)
             there = np.arange(mask.shape[1]) <= last[:, None, None]
         return mask & there
+
+    def filled(self) -> Bool[np.ndarray, "B S"]:
+        """The positions that hold a token in the end: neither padding, nor those after an early end."""
+        mask = np.asarray(self.mask)
+        return mask & ((np.arange(mask.shape[1]) < self.prompt_length) | (np.asarray(self.committed_at) >= 0))
 
     def recorded_of(self) -> Int[np.ndarray, " B"]:
         """How many of the recorded steps each sequence took, for `sinks.track`."""

@@ -69,13 +69,10 @@ class Start:
         place: Place,
         seed: int | Sequence[int],
         draws: Mapping[DrawName, ArrayLike] | None,
-        policies: Sequence[int] | None,
+        policy: Int[np.ndarray, " B"],
     ) -> RunInputs:
         """What stays the same in all steps, on the devices."""
         batch = len(self.canvas)
-        policy = np.arange(batch) if policies is None else np.asarray(policies)
-        if policy.shape != (batch,) or not np.issubdtype(policy.dtype, np.integer):
-            raise JaxsinkError(f"policies must be a whole number per prompt ({batch}), not {policies!r}.")
         keys = sequence_keys(place(check_seeds(seed, batch), 0))
         shape = (spec.total_steps, *self.canvas.shape)
         replay = {name: place(value, 1) for name, value in replayed(draws, shape, vocab).items()}
@@ -85,6 +82,14 @@ class Start:
             draws=Draws(keys, **replay),
             policy=place(policy.astype(np.int32), 0),
         )
+
+
+def policy_numbers(policies: Sequence[int] | None, batch: int) -> Int[np.ndarray, " B"]:
+    """Which of an intervention's policies each sequence follows: in turns, unless the caller says so."""
+    policy = np.arange(batch) if policies is None else np.asarray(policies)
+    if policy.shape != (batch,) or not np.issubdtype(policy.dtype, np.integer):
+        raise JaxsinkError(f"policies must be a whole number per prompt ({batch}), not {policies!r}.")
+    return policy
 
 
 def pad_prompts(

@@ -1,17 +1,21 @@
 """Interventions: what step t recorded decides which keys step t + 1 hides.
 
 An intervention is any function `f(previous: Previous) -> bool[L,B,H,S]`, True = hide this key from every query; or
-f32[L,B,H,S], factors on the attention keys receive before it is normalised again (0 hides, 1 leaves alone). It may carry two
+f32[L,B,H,S], factors on the attention keys receive before it is normalised again (0 hides, 1 leaves alone). It may carry
 attributes: `needs`, the recorder(s) whose values it wants to see (default: `record.received()`; () wants none), and
 `rank_on = "clean"`, to see what an extra pass without any hidden keys would have recorded instead of what the running,
 masked model did. The first step has no previous one, so nothing is hidden there.
+
+Further attributes: `rows = "all"` makes an autoregressive model run all queries again in every step, so that the drop acts
+on every one of them; `check(config, sampler, lengths)` may refuse a run before it begins; and one with
+`has_targets = True` says in `targets(previous)` which keys it is after, and sees them again in the next step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +27,9 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import count_tokens
 from jaxsink.nn.config import ModelConfig
 from jaxsink.recording.recorders import received
+
+if TYPE_CHECKING:
+    from jaxsink.sampling.base import Sampler
 
 
 class Previous(NamedTuple):
@@ -36,9 +43,28 @@ class Previous(NamedTuple):
     keys: Key[Array, " B"]  # a random key per sequence for this step
     drop: Shaped[Array, "L B H S"]  # what the intervention returned for the step before
     policy: Int[Array, " B"] | None = None  # which of several policies a sequence follows; None: its place in the batch
+    run_keys: Key[Array, " B"] | None = None  # a random key per sequence that is the same in all steps
+    targets: Bool[Array, "L B H S"] | None = None  # in `targets`: what it returned the last time; in a call: this time
 
 
 Intervention = Callable[[Previous], Shaped[Array, "L B H S"]]
+
+
+@runtime_checkable
+class Targeted(Protocol):
+    """An intervention that remembers which keys it is after."""
+
+    @property
+    def has_targets(self) -> bool: ...
+    def targets(self, previous: Previous) -> Bool[Array, "L B H S"]: ...
+    def __call__(self, previous: Previous) -> Shaped[Array, "L B H S"]: ...
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """An intervention that can tell whether it makes sense in a run."""
+
+    def check(self, config: ModelConfig, sampler: Sampler | None, lengths: Int[np.ndarray, " B"] | None) -> None: ...
 
 
 def needs(intervene: Intervention) -> PyTree:
@@ -49,6 +75,11 @@ def needs(intervene: Intervention) -> PyTree:
 
 def ranks_on_clean(intervene: Intervention) -> bool:
     return getattr(intervene, "rank_on", "masked") == "clean"
+
+
+def acts_on_all_rows(intervene: Intervention | None) -> bool:
+    """Must every query run again in every step?"""
+    return getattr(intervene, "rows", None) == "all"
 
 
 def drop_where(wanted: Shaped[Array, "L B H S"], acts: Bool[Array, ...]) -> Shaped[Array, "L B H S"]:
@@ -127,8 +158,17 @@ def _chosen(wanted: tuple[int, ...] | None, count: int) -> Bool[Array, " {count}
     return jnp.ones(count, bool) if wanted is None else jnp.isin(jnp.arange(count), jnp.array(wanted))
 
 
-def check(intervene: object, config: ModelConfig) -> None:
-    """Is this an intervention for such a model? `policies`, `layers` and `heads` are optional attributes of one."""
+def check(
+    intervene: object,
+    config: ModelConfig,
+    sampler: Sampler | None = None,
+    lengths: Int[np.ndarray, " B"] | None = None,
+    which: Int[np.ndarray, " B"] | None = None,
+) -> None:
+    """Is this an intervention for such a run? `policies`, `layers`, `heads` and `check` are optional attributes of one.
+
+    lengths: the real tokens of each sequence, prompt and response. which: the policy that each follows.
+    """
     if isinstance(intervene, type):
         raise JaxsinkError(
             f"intervene is the class {intervene.__name__}; give one of its objects, {intervene.__name__}(…)."
@@ -137,10 +177,14 @@ def check(intervene: object, config: ModelConfig) -> None:
         raise JaxsinkError(
             f"intervene must be a function of the previous step, not {_shown(intervene)}: {intervene!r}."
         )
-    for policy in getattr(intervene, "policies", ()):
+    policies = getattr(intervene, "policies", ())
+    for number, policy in enumerate(policies):
+        mine = lengths if lengths is None or which is None else lengths[which % len(policies) == number]
         if policy is not None:
-            check(policy, config)
+            check(policy, config, sampler, mine)
     for name, count in (("layers", config.layers), ("heads", config.heads)):
         for number in getattr(intervene, name, None) or ():
             if not 0 <= number < count:
                 raise JaxsinkError(f"intervene: the model has no {name[:-1]} {number}, only 0 to {count - 1}.")
+    if isinstance(intervene, Checked):
+        intervene.check(config, sampler, lengths)

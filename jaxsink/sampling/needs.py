@@ -17,6 +17,7 @@ from jaxsink.nn.memory import (
     tree_bytes,
 )
 from jaxsink.sampling.execution import Program
+from jaxsink.sampling.interventions import acts_on_all_rows
 from jaxsink.sampling.run import RunInputs
 
 
@@ -25,7 +26,7 @@ def bytes_needed(program: Program, tokens: Int[Array, "B S"], inputs: RunInputs,
     model, sampler, spec = program.model, program.sampler, program.spec
     config, (batch, length) = model.config, tokens.shape
     carry, records = program.shapes(tokens, inputs, chunk)
-    queries = 1 if sampler.is_autoregressive else length
+    queries = 1 if sampler.is_autoregressive and not acts_on_all_rows(spec.intervene) else length
     window = length if spec.infill else sampler.window(config)
     is_naive = spec.execution.backend == "naive"
     return {
@@ -35,5 +36,5 @@ def bytes_needed(program: Program, tokens: Int[Array, "B S"], inputs: RunInputs,
         LOGITS: 4 * batch * window * config.vocab,
         MAPS: 4 * batch * config.heads * queries * length if is_naive else 0,
         CACHE: tree_bytes(carry.caches()),
-        INTERVENTION: tree_bytes((carry.needed_record, carry.drop)),
+        INTERVENTION: tree_bytes((carry.needed_record, carry.drop, carry.targets)),
     }

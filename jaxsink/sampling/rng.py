@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.axes import axes, pytree_dataclass
 
-TOKEN, REMASK, TRANSFER, ORDER, INTERVENE = range(5)  # what a draw is for
+TOKEN, REMASK, TRANSFER, ORDER, INTERVENE, INTERVENE_RUN = range(6)  # what a draw is for
 FIRST_OFFSET = -(1 << 24)  # positions before the response have negative offsets
 
 DrawName = Literal["token", "remask", "transfer"]

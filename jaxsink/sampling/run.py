@@ -22,8 +22,8 @@ from jaxsink.nn.sharding import keep_layout
 from jaxsink.nn.transformer import Cache, Transformer
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
 from jaxsink.recording.spec import RecordSpec, make_record_spec, packed, zeros_like_shapes
-from jaxsink.sampling.interventions import Intervention, Previous, drop_where, needs, no_drop
-from jaxsink.sampling.rng import INTERVENE, Draws, step_keys
+from jaxsink.sampling.interventions import Intervention, Previous, Targeted, drop_where, needs, no_drop
+from jaxsink.sampling.rng import INTERVENE, INTERVENE_RUN, Draws, step_keys
 
 EditLogits = Callable[[Int[Array, ""], Float[Array, "B W V"], Int[Array, "B W"]], Float[Array, "B W V"]]
 EditTokens = Callable[[Int[Array, ""], Int[Array, "B S"]], Int[Array, "B S"]]
@@ -104,6 +104,7 @@ class Carry:
     steps: Int[Array, " B"] = axes()  # steps that each sequence has taken
     needed_record: PyTree[Shaped[Array, "L B ..."]] = axes(1, 2)  # what the intervention reads of the last step
     drop: Shaped[Array, "L B H S"] | None = axes(1, 2)  # what the intervention returned for the last step
+    targets: Bool[Array, "L B H S"] | None = axes(1, 2)  # which keys it was after, if it wants to know
 
     def caches(self) -> tuple[Cache | None, ...]:
         """Keys and values that it holds."""
@@ -154,21 +155,28 @@ def run_steps(step: Step[C], carry: C, spec: RunSpec, chunk: int) -> tuple[C, tu
     return constrain(carry, spec.mesh), keep_layout(records, spec.mesh, 2, 3)
 
 
-def next_drop(run: Decoding, carry: Carry, mask: Bool[Array, "B S"]) -> Shaped[Array, "L B H S"] | None:
-    """What the intervention hides in this step; `mask`: the tokens that were there in the step before."""
-    if run.spec.intervene is None:
-        return None
-    wanted = run.spec.intervene(previous_step(run, carry, mask))
-    return drop_where(wanted, mask[None, :, None, :] & (carry.step > 0))
+def intervened(run: Decoding, carry: C, mask: Bool[Array, "B S"]) -> C:
+    """With what the intervention hides in this step; `mask`: the tokens that were there in the step before."""
+    intervene = run.spec.intervene
+    if intervene is None:
+        return carry
+    previous = previous_step(run, carry, mask)
+    acts = mask[None, :, None, :] & (carry.step > 0)
+    if isinstance(intervene, Targeted) and intervene.has_targets:
+        previous = previous._replace(targets=intervene.targets(previous) & acts)
+    return carry.replace(drop=drop_where(intervene(previous), acts), targets=previous.targets)
 
 
-def first_drop(run: Decoding, carry: Carry) -> Shaped[Array, "L B H S"] | None:
-    """Nothing dropped, in the type that the intervention returns: `Carry.drop` before the first step."""
-    if run.spec.intervene is None:
-        return None
+def before_intervening(run: Decoding, carry: C) -> C:
+    """With nothing dropped, in the type that the intervention returns."""
+    intervene = run.spec.intervene
+    if intervene is None:
+        return carry
     batch, length = carry.tokens.shape
-    carry = carry.replace(drop=jnp.zeros((run.config.layers, batch, run.config.heads, length), bool))
-    return no_drop(run.spec.intervene, previous_step(run, carry, run.inputs.mask))
+    nothing = jnp.zeros((run.config.layers, batch, run.config.heads, length), bool)
+    targets = nothing if isinstance(intervene, Targeted) and intervene.has_targets else None
+    carry = carry.replace(drop=nothing, targets=targets)
+    return carry.replace(drop=no_drop(intervene, previous_step(run, carry, run.inputs.mask)))
 
 
 def previous_step(run: Decoding, carry: Carry, mask: Bool[Array, "B S"]) -> Previous:
@@ -182,4 +190,6 @@ def previous_step(run: Decoding, carry: Carry, mask: Bool[Array, "B S"]) -> Prev
         keys=step_keys(run.inputs.draws.keys, INTERVENE, carry.step),
         drop=carry.drop,
         policy=run.inputs.policy,
+        run_keys=step_keys(run.inputs.draws.keys, INTERVENE_RUN, 0),
+        targets=carry.targets,
     )

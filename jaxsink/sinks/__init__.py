@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from jaxsink.sinks.calibrate import calibrate_eps
 from jaxsink.sinks.contrast import AtSinks, Split, at_sinks, scale_to_all_queries, split_by_query
+from jaxsink.sinks.hidden import HiddenKeys, hidden_keys
 from jaxsink.sinks.mask import MaskSinks
-from jaxsink.sinks.rules import Importance, Outlier, Rule, Threshold, TopK, detect, sweep
+from jaxsink.sinks.rules import Importance, Outlier, Rule, Threshold, TopK, detect, sweep, visibility_normalised
 from jaxsink.sinks.tokens import Frequency, Rates, canvases, frequency, fresh, kind_table, top_tokens
 from jaxsink.sinks.track import Tracks, track
 from jaxsink.sinks.turns import Turns
@@ -17,6 +19,7 @@ __all__ = [
     "AtSinks",
     "Frequency",
     "Frontier",
+    "HiddenKeys",
     "Importance",
     "MaskSinks",
     "Outlier",
@@ -29,6 +32,7 @@ __all__ = [
     "Turns",
     "at_sinks",
     "blocks",
+    "calibrate_eps",
     "canvases",
     "detect",
     "distance",
@@ -36,12 +40,14 @@ __all__ = [
     "frequency",
     "fresh",
     "frontier",
+    "hidden_keys",
     "kind_table",
     "scale_to_all_queries",
     "split_by_query",
     "sweep",
     "top_tokens",
     "track",
+    "visibility_normalised",
 ]
 
 

@@ -178,6 +178,67 @@ def _sweep(
     return ((above[..., None] <= eps) & real[..., None]).sum(axis=-2) / count
 
 
+def visibility_normalised(
+    received: Float[ArrayLike, "*axes S"],
+    mask: Shaped[ArrayLike, "..."] | None = None,
+    *,
+    causal: bool = False,
+    block_length: int | None = None,
+    by: Literal["queries", "uniform"] = "queries",
+) -> Float[Array, "*axes S"]:
+    """Scores that do not favour keys which many queries can see, as early ones of a causal map.
+
+    by "queries": the mean over the queries that can see the key (Gu et al.'s α), times the number of tokens; by "uniform":
+    over what uniform attention would give to the key. In a bidirectional map every query sees every key, so scores stay as
+    they are. In a causal one the query i sees i + 1 tokens: the first of 140 keys is seen by 140 queries, and uniform
+    attention gives it Σ 1/(i+1) = 5.5; the last by one, which gives it 1/140. So by "uniform" whatever a late query attends
+    to counts as a multiple of very little, and the strongest keys are the last; by "queries" each query weighs the same.
+
+    received      of whole maps (all queries so far), as `record.received()` gives it; for autoregressive models with
+                  `ARSampler(whole_map=True)`
+    mask          as for `detect`; padded keys get 0
+    block_length  of a block-causal model, whose tokens also see the rest of their block
+
+    The result works with every rule and with `track`.
+    """
+    scores, real = with_mask(received, mask)
+    if by not in ("queries", "uniform"):
+        raise JaxsinkError(f"visibility_normalised: by must be 'queries' or 'uniform', not {by!r}.")
+    if block_length is not None and (causal or block_length < 1):
+        raise JaxsinkError(
+            "visibility_normalised: block_length must be 1 or more, and is for block-causal models, without causal=True; "
+            f"it is {block_length}."
+        )
+    return _visibility_normalised(scores, real, 1 if causal else block_length, by)
+
+
+@partial(jax.jit, static_argnames=("block", "by"))
+def _visibility_normalised(
+    scores: Float[Array, "*axes S"], real: Bool[Array, "..."], block: int | None, by: str
+) -> Float[Array, "*axes S"]:
+    """block: tokens that see each other whatever their order; None = all."""
+    expected = jnp.float32(1.0)
+    if block is not None:
+        expected = uniform_received(real, block) if by == "uniform" else share_that_sees(real, block)
+    return jnp.where(real, scores / jnp.where(real, expected, 1.0), 0.0)
+
+
+def share_that_sees(real: Bool[Array, "*axes S"], block: int) -> Float[Array, "*axes S"]:
+    """Of all queries, those that see the key: from the first of its block on."""
+    number = jnp.cumsum(real, axis=-1) - 1
+    total = jnp.maximum(real.sum(axis=-1, keepdims=True), 1)
+    return (total - number // block * block) / total
+
+
+def uniform_received(real: Bool[Array, "*axes S"], block: int) -> Float[Array, "*axes S"]:
+    """What each key gets if every real query attends equally to all that it sees: its block and the tokens before that."""
+    number = jnp.cumsum(real, axis=-1) - 1
+    seen = jnp.minimum((number // block + 1) * block, real.sum(axis=-1, keepdims=True))
+    paid = jnp.where(real, 1 / jnp.maximum(seen, 1), 0.0)  # by each query to each key that it sees
+    by_later = jnp.cumsum(paid[..., ::-1], axis=-1)[..., ::-1]  # small numbers are added up first
+    return by_later + (number % block) * paid  # all queries of a block pay the same
+
+
 def largest(
     scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"], count: Int[Array, "#*axes 1"] | int
 ) -> Bool[Array, "*axes S"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
@@ -11,11 +11,14 @@ from jaxtyping import Bool, Int
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.recording.recorders import received
-from jaxsink.sampling.interventions import Previous, ranks_on_clean
-from jaxsink.sinks.mask import Action, MaskSinks
+from jaxsink.sampling.interventions import Previous, acts_on_all_rows, ranks_on_clean
+from jaxsink.sinks.choices import MATCHED, RankOn, Rows
+from jaxsink.sinks.mask import Action, Count, MaskSinks, Ranking
 from jaxsink.sinks.rules import largest
 
 Policies = tuple[MaskSinks | None, ...]
+Rank = Callable[[MaskSinks, Previous, Count], Ranking]
+Group = tuple[tuple[int, ...], MaskSinks]  # (numbers of policies, one of them)
 
 
 @dataclass(frozen=True)
@@ -35,19 +38,32 @@ class Turns:
         object.__setattr__(self, "policies", tuple(self.policies))
         if not self.policies:
             raise JaxsinkError("Turns needs at least one policy.")
-        if len({ranks_on_clean(policy) for policy in self.policies if policy is not None}) > 1:
+        if len(set(map(ranks_on_clean, self.given))) > 1:
             raise JaxsinkError("Turns: some policies rank on clean maps and some do not; run them separately.")
+        if len(set(map(acts_on_all_rows, self.given))) > 1:
+            raise JaxsinkError("Turns: some policies have rows='all' and some do not; run them separately.")
 
     @property
-    def rank_on(self) -> str:
-        return "clean" if any(ranks_on_clean(policy) for policy in self.policies if policy is not None) else "masked"
+    def given(self) -> tuple[MaskSinks, ...]:
+        """The policies that drop something."""
+        return tuple(policy for policy in self.policies if policy is not None)
+
+    @property
+    def rank_on(self) -> RankOn:
+        return "clean" if any(map(ranks_on_clean, self.given)) else "masked"
+
+    @property
+    def rows(self) -> Rows | None:
+        return "all" if any(map(acts_on_all_rows, self.given)) else None
+
+    @property
+    def has_targets(self) -> bool:
+        return any(policy.has_targets for policy in self.given)
 
     def __call__(self, previous: Previous) -> Action:
-        batch = previous.tokens.shape[0]
-        which = jnp.arange(batch) if previous.policy is None else previous.policy
-        which = which % len(self.policies)
+        which = self.which(previous)
         found = self.found(previous, which)
-        parts = [(members, policy.acting(found, previous)) for members, policy in self.alike(ignore_rule=True)]
+        parts = [(members, policy.acting(found, previous)) for members, policy in self.groups(as_they_act)]
         by_factor = any(jnp.issubdtype(part.dtype, jnp.floating) for _, part in parts)
         action = jnp.ones(found.shape, jnp.float32) if by_factor else jnp.zeros(found.shape, bool)
         for members, part in parts:
@@ -56,34 +72,88 @@ class Turns:
             action = jnp.where(follows(which, members), part, action)
         return action
 
+    def targets(self, previous: Previous) -> Bool[Array, "L B H S"]:
+        """What matched controls are after; nothing where a sequence follows another policy."""
+        which, groups = self.which(previous), list(self.groups(as_they_aim))
+        found = self.search(groups, MaskSinks.target_ranking, previous, which)
+        for members, policy in groups:
+            found = found & (policy.acts(previous) | ~follows(which, members))
+        return found
+
     def found(self, previous: Previous, which: Int[Array, " B"]) -> Bool[Array, "L B H S"]:
-        """The keys that each sequence's policy selects, by one search for all of them."""
+        """The keys that each sequence's policy selects."""
+        found = self.search(list(self.groups(as_they_rank)), MaskSinks.ranking, previous, which)
+        matched = list(self.groups(as_they_match))
+        if matched:
+            known = previous.targets if self.has_targets else None
+            targets = self.targets(previous) if known is None else known
+            for members, policy in matched:
+                found = jnp.where(follows(which, members), policy.matched(targets, previous), found)
+        return found
+
+    def search(
+        self, groups: list[Group], rank: Rank, previous: Previous, which: Int[Array, " B"]
+    ) -> Bool[Array, "L B H S"]:
+        """What the policies of all groups select, by one search for all of them; nothing for other sequences."""
         scores = jnp.zeros(previous.record.shape, jnp.float32)
         among = jnp.zeros(scores.shape, bool)
         count = jnp.zeros((1, len(which), 1, 1), jnp.int32)
-        numbers = jnp.array([0 if policy is None else policy.k for policy in self.policies], jnp.int32)
-        own_k = numbers[which][None, :, None, None]
-        for members, policy in self.alike():
+        own_k = self.counts(previous.mask, which)
+        for members, policy in groups:
             mine = follows(which, members)
-            ranked, eligible, wanted = policy.ranking(previous, own_k)
+            ranked, eligible, wanted = rank(policy, previous, own_k)
             scores = jnp.where(mine, ranked, scores)
             among = jnp.where(mine, eligible, among)
             count = jnp.where(mine, wanted, count)
-        return largest(scores, among, count)
+        return largest(scores, among, count) if groups else among
 
-    def alike(self, ignore_rule: bool = False) -> Iterator[tuple[tuple[int, ...], MaskSinks]]:
-        """(numbers of policies, one of them): those that differ in k alone, or also in what they select, go together."""
+    def counts(self, mask: Bool[Array, "B S"], which: Int[Array, " B"]) -> Int[Array, "1 B 1 1"]:
+        """The K of each sequence."""
+        numbers = jnp.array([0 if policy is None else policy.k for policy in self.policies], jnp.int32)
+        found = numbers[which][None, :, None, None]
+        for number, policy in enumerate(self.policies):
+            if policy is not None and policy.share is not None:
+                found = jnp.where(follows(which, (number,)), policy.count(mask), found)
+        return found
+
+    def which(self, previous: Previous) -> Int[Array, " B"]:
+        """The policy of each sequence."""
+        which = jnp.arange(previous.tokens.shape[0]) if previous.policy is None else previous.policy
+        return which % len(self.policies)
+
+    def groups(self, common: Callable[[MaskSinks], MaskSinks | None]) -> Iterator[Group]:
+        """Policies that have `common` in common go together; None leaves one out."""
         groups: dict[MaskSinks, list[int]] = {}
         for number, policy in enumerate(self.policies):
-            if policy is not None:
-                key = replace(policy, k=0)
-                if ignore_rule:
-                    key = replace(key, select="top", rule=None, positions=None, per="head")
+            key = None if policy is None else common(policy)
+            if key is not None:
                 groups.setdefault(key, []).append(number)
         for members in groups.values():
             policy = self.policies[members[0]]
             assert policy is not None
             yield tuple(members), policy
+
+
+def as_they_rank(policy: MaskSinks) -> MaskSinks | None:
+    """All but how many keys are taken."""
+    return None if policy.select in MATCHED else replace(policy, k=1, share=None)
+
+
+def as_they_aim(policy: MaskSinks) -> MaskSinks | None:
+    """Of matched controls, what decides which keys they follow, but for how many."""
+    return replace(policy, k=1, share=None, select="partner") if policy.select in MATCHED else None
+
+
+def as_they_match(policy: MaskSinks) -> MaskSinks | None:
+    """Of matched controls, what decides which keys they take for given targets."""
+    if policy.select not in MATCHED:
+        return None
+    return MaskSinks(select=policy.select, rank_on=policy.rank_on, per=policy.per)
+
+
+def as_they_act(policy: MaskSinks) -> MaskSinks:
+    """What decides what happens to selected keys, and where and when."""
+    return MaskSinks(layers=policy.layers, spare=policy.spare, keep=policy.keep, factor=policy.factor)
 
 
 def follows(which: Int[Array, " B"], members: tuple[int, ...]) -> Bool[Array, "1 B 1 1"]:

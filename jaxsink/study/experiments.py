@@ -5,8 +5,7 @@
     title="Distribution of scores",
     question="Are scores near zero but for a thin tail?",
     paper="Nearly all scores lie near zero; the tail reaches about 50.",
-    statistic="share of scores below the mean; largest score",
-    null="a fixed threshold: half of all scores, and the ε of a sink",
+    predictions=(Prediction(name="near-zero", statistic="share of scores below half the mean", of=near_zero, …),),
 )
 def histogram(measured: Sequence[Measured], study: Study) -> Outcome: ...
 """
@@ -21,11 +20,16 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from jaxsink.evals.conditions import Condition
-from jaxsink.study.finding import Claim, Finding, Table, Verdict
+from jaxsink.runs.arrays import Arrays
+from jaxsink.study.finding import Claim, Finding, Row, Table
 from jaxsink.study.gallery import Gallery
-from jaxsink.study.measure import Measurement, Recorded, Scored, Scores, Study
+from jaxsink.study.measure import Scores, Study
+from jaxsink.study.measurements import Hidden, Measurement, Recorded, Scored, Untrained
+from jaxsink.study.predictions import Prediction, check
 from jaxsink.study.subject import Subject
+from jaxsink.study.verdicts import Tested
 
+UNGRADED = "The prompts have no answers to grade, so nothing can be said of problems lost."
 RECORDED = ""
 """The name of the generations that every experiment may look at."""
 
@@ -37,6 +41,9 @@ class Measured:
     subject: Subject
     galleries: Mapping[str, Gallery]
     scores: Scores
+    losses: Scores
+    hidden: Arrays
+    clusters: Sequence[str]  # of the problems
 
     @property
     def gallery(self) -> Gallery:
@@ -46,12 +53,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment finds."""
+    """What an experiment shows besides its predictions. tests: those that are not of recorded generations, and `values`,
+    what they rest on, problem by problem."""
 
-    found: str
-    verdict: Verdict
     figure: Figure | None = None
     tables: Sequence[Table] = ()
+    tests: Sequence[Tested] = ()
+    values: Sequence[Row] = ()
+    note: str = ""
 
 
 Find = Callable[[Sequence[Measured], Study], Outcome]
@@ -71,44 +80,95 @@ def usual_generations(subject: Subject) -> Mapping[str, Recorded]:
 
 @dataclass(frozen=True)
 class Experiment(Claim):
-    """A claim, of whom it is tested, by which measurements, and the function that answers.
+    """A claim, of whom it is tested, by which measurements, and the function that shows what was measured.
 
-    subjects   whose measurements are taken
-    record     generations of a subject, by name
-    score      conditions under which a subject answers the problems
-    missing    what is said where there is no such subject
+    predictions  what the claim says about generations, each with its nulls
+    subjects     whose measurements are taken
+    record       generations of a subject, by name
+    score        conditions under which a subject answers the problems
+    likelihood   also measure how likely the published answers are under them
+    look         also look at what they hide
+    missing      what is said where there is no such subject
     """
 
     find: Find
+    predictions: tuple[Prediction, ...] = ()
     subjects: Callable[[Study], Sequence[Subject]] = all_subjects
     record: Callable[[Subject], Mapping[str, Recorded]] = usual_generations
-    score: Callable[[Subject], Sequence[Condition]] = lambda subject: ()
+    score: Callable[[Subject, Study], Sequence[Condition]] = lambda subject, study: ()
+    likelihood: bool = False
+    look: bool = False
     missing: str = "No diffusion model was studied."
 
+    def askable(self, study: Study) -> list[Subject]:
+        """The subjects, but for those whose answers cannot be graded where answers are what is looked at."""
+        return [subject for subject in self.subjects(study) if subject.graded or not self.score(subject, study)]
+
+    def why_nobody(self, study: Study) -> str:
+        return UNGRADED if self.subjects(study) else self.missing
+
     def measurements(self, study: Study) -> Iterator[tuple[Subject, Measurement]]:
-        for subject in self.subjects(study):
+        for subject in self.askable(study):
             for spec in self.record(subject).values():
                 yield subject, spec
-            if self.score(subject):
-                yield subject, Scored(tuple(self.score(subject)))
+            for number in range(study.untrained if study.predicted(subject) else 0):
+                yield subject, Untrained(number)
+            conditions = tuple(self.score(subject, study))
+            if conditions:
+                yield subject, Scored(conditions)
+            if conditions and self.likelihood:
+                yield subject, Scored(conditions, gold=True)
+            if conditions and self.look:
+                yield subject, Hidden(masking(conditions))
 
     def measured(self, study: Study, subject: Subject) -> Measured:
-        galleries = {name: study.gallery(subject, spec) for name, spec in self.record(subject).items()}
-        return Measured(subject, galleries, study.scores(subject, self.score(subject)) if self.score(subject) else {})
+        conditions = self.score(subject, study)
+        return Measured(
+            subject,
+            galleries={name: study.gallery(subject, spec) for name, spec in self.record(subject).items()},
+            scores=study.scores(subject, conditions) if conditions else {},
+            losses=study.scores(subject, conditions, gold=True) if conditions and self.likelihood else {},
+            hidden=study.hidden(subject, masking(conditions)) if conditions and self.look else {},
+            clusters=study.clusters(subject) if conditions else (),
+        )
 
     def run(self, study: Study) -> Finding:
-        """The finding, its figure saved."""
-        subjects = self.subjects(study)
-        outcome = Outcome(self.missing, "not tested")
-        if subjects:
-            outcome = self.find([self.measured(study, subject) for subject in subjects], study)
+        """The finding, its figure saved; its verdict waits until all tests of the study are known."""
+        subjects = self.askable(study)
+        measured = [self.measured(study, subject) for subject in subjects]
+        tests, values = [], []
+        for one in measured:
+            found, kept = self.check(one, study)
+            tests += found
+            values += kept
+        outcome = self.find(measured, study) if measured else Outcome(note=self.why_nobody(study))
         return Finding(
             **{part.name: getattr(self, part.name) for part in fields(Claim)},
-            found=outcome.found,
-            verdict=outcome.verdict,
+            found=outcome.note,
+            tests=[*tests, *outcome.tests],
             figures=[] if outcome.figure is None else [study.figure(self.name, outcome.figure)],
             tables=list(outcome.tables),
+            values=[*values, *outcome.values],
         )
+
+    def check(self, one: Measured, study: Study) -> tuple[list[Tested], list[Row]]:
+        """The predictions of one subject, and what they rest on, generation by generation."""
+        about = [prediction for prediction in self.predictions if prediction.about(one.subject)]
+        untrained = study.of_untrained(one.subject) if about else []
+        tests, rows = [], []
+        for prediction in about:
+            test, values = check(prediction, one.subject, one.gallery, untrained)
+            tests.append(test)
+            asked = zip(*(column.tolist() for column in values.values()), strict=True)
+            for number, (problem, line) in enumerate(zip(one.gallery.clusters, asked, strict=True)):
+                name = {"model": one.subject.name, "statistic": prediction.name, "generation": number}
+                rows.append({**name, "problem": str(problem), **dict(zip(("value", "shuffled"), line, strict=False))})
+        return tests, rows
+
+
+def masking(conditions: Sequence[Condition]) -> tuple[Condition, ...]:
+    """Those that hide something."""
+    return tuple(one for one in conditions if one.policy is not None)
 
 
 def experiment(**declared: Any) -> Callable[[Find], Experiment]:

@@ -1,18 +1,16 @@
-"""What an experiment says: the paper's finding, ours, whether it holds, and the tables and figures that show it."""
+"""What an experiment says: the paper's claim, its tests and their verdict, and the tables and figures that show it."""
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from jaxsink.evals.statistics import Interval
 from jaxsink.runs.atomic import new_file, write_json
-
-Verdict = Literal["holds", "holds partly", "does not hold", "not tested", "new"]  # new: the paper claims nothing here
-
+from jaxsink.study.verdicts import Tested, Verdict, all_of, decide, number
 
 Row = Mapping[str, str | int | float]
 """A line of a table, by the names of its columns."""
@@ -27,47 +25,104 @@ class Table:
 
     @classmethod
     def of(cls, title: str, rows: Sequence[Row], note: str = "") -> Table:
-        """Columns as the rows name them; all have the same."""
-        columns = list(rows[0]) if rows else []
-        return cls(title, columns, [[row[name] for name in columns] for row in rows], note)
+        """Columns as the rows name them; a row may lack some."""
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        return cls(title, columns, [[row.get(name, "") for name in columns] for row in rows], note)
+
+    def save(self, file: Path) -> None:
+        with new_file(file) as partial, partial.open("w", encoding="utf-8") as opened:
+            writer = csv.writer(opened, lineterminator="\n")
+            writer.writerow(self.columns)
+            writer.writerows([f"{v:.6g}" if isinstance(v, float) else v for v in row] for row in self.rows)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is asked, what the paper says, the statistic that a verdict rests on, and what it is held against."""
+    """What is asked, and what the paper says; what lies beyond it says what we predict."""
 
     name: str
     title: str
     question: str
     paper: str
-    statistic: str
-    null: str
 
 
 @dataclass(frozen=True)
 class Finding(Claim):
-    """What an experiment says, with all that a reader needs to judge it; `figures` are names of SVG files."""
+    """What an experiment says, with all that a reader needs to judge it.
+
+    figures  names of SVG files
+    values   what the tests rest on, problem by problem; kept as a CSV file of its own
+    """
 
     found: str
-    verdict: Verdict
+    verdict: Verdict = "not testable here"
+    tests: list[Tested] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    values: list[Row] = field(default_factory=list, repr=False)
 
     def save(self, folder: Path) -> None:
-        """`NAME.json`, and each table as a CSV file beside it."""
-        write_json(folder / f"{self.name}.json", asdict(self))
-        for number, table in enumerate(self.tables, 1):
-            with new_file(folder / f"{self.name}-{number}.csv") as partial, partial.open("w", encoding="utf-8") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(table.columns)
-                writer.writerows([f"{v:.6g}" if isinstance(v, float) else v for v in row] for row in table.rows)
+        """`NAME.json`, each table as a CSV file beside it, and `NAME-problems.csv`."""
+        said = {name: value for name, value in asdict(self).items() if name != "values"}
+        write_json(folder / f"{self.name}.json", strict(said))
+        for index, table in enumerate(self.tables, 1):
+            table.save(folder / f"{self.name}-{index}.csv")
+        if self.values:
+            Table.of("", self.values).save(folder / f"{self.name}-problems.csv")
+
+    def table_of_tests(self) -> list[Table]:
+        """A line for each comparison, if there are any."""
+        rows: list[Row] = [
+            {
+                "model": test.model,
+                "statistic": test.statistic,
+                "value": test.value,
+                "95 % interval": f"[{number(test.low)}, {number(test.high)}]",
+                "problems": test.problems,
+                "against": one.null,
+                "its value": one.null_value,
+                "difference": one.difference,
+                "its 95 % interval": f"[{number(one.low)}, {number(one.high)}]",
+                "p": one.p,
+                "predicted": test.expected,
+                "verdict": test.verdict,
+            }
+            for test in self.tests
+            for one in test.comparisons
+        ]
+        note = (
+            "p: of each comparison alone; a verdict needs the largest of a claim, corrected for all tests of the study"
+        )
+        return [Table.of("Tests", rows, note)] if rows else []
 
 
-def with_limits(name: str, interval: Interval) -> dict[str, float]:
-    """A column for a value, and two for its confidence limits."""
-    return {name: float(interval.estimate), f"{name}: low": float(interval.low), f"{name}: high": float(interval.high)}
+def strict(value: Any) -> Any:
+    """Data as strict JSON has it: null for numbers that are none."""
+    if isinstance(value, dict):
+        return {name: strict(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def all_of(*held: bool) -> Verdict:
-    """The verdict of a finding with several parts."""
-    return "holds" if all(held) else "holds partly" if any(held) else "does not hold"
+def judge(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings with their verdicts, which depend on the number of all tests."""
+    decided = iter(decide([test for finding in findings for test in finding.tests]))
+    judged = []
+    for finding in findings:
+        tests = [next(decided) for _ in finding.tests]
+        judged.append(
+            replace(
+                finding, tests=tests, found=sentence(tests, finding.found), verdict=all_of([t.verdict for t in tests])
+            )
+        )
+    return judged
+
+
+def sentence(tests: Sequence[Tested], note: str) -> str:
+    """The tests in words, statistic by statistic, and what the experiment adds."""
+    by_statistic: dict[str, list[str]] = {}
+    for test in tests:
+        by_statistic.setdefault(test.statistic, []).append(test.in_words())
+    said = [f"{statistic[0].upper()}{statistic[1:]}: {'; '.join(words)}." for statistic, words in by_statistic.items()]
+    return " ".join([*said, note]).strip()

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
+from jaxsink.runs.arrays import Arrays
 from jaxsink.sampling.generation import Generation
-from jaxsink.sinks import Threshold, Tracks, canvases, track
+from jaxsink.sinks import Threshold, Tracks, canvases, track, visibility_normalised
 
 
 @dataclass(frozen=True)
 class Gallery:
     """All prompts have one length (padded on the left)."""
 
-    scores: np.ndarray  # f32[T,L,B,H,S], attention received
-    masked: np.ndarray | None  # f32[T,L,B,H,S], from masked queries; None for autoregressive models
+    scores: np.ndarray  # f32[T,L,B,H,S], attention received: column sums
+    shuffled: np.ndarray  # f32[T,L,B,H,S], the same with every query's attention moved round by chance
     tokens: np.ndarray  # i32[B,S]
+    canvas: np.ndarray  # i32[T,B,S], what the model saw; -1 where an autoregressive model had not written yet
     committed_at: np.ndarray  # i32[B,S]
     mask: np.ndarray  # bool[B,S]
     real: np.ndarray  # bool[T,B,S], the tokens that exist at each step
     taken: np.ndarray  # i32[B], steps that each sequence took
+    clusters: np.ndarray  # str[B], the distinct problem that each asks
     prompt_length: int
     mask_id: int | None
     eps: float
+    masked: np.ndarray | None = None  # f32[T,L,B,H,S], from masked queries; None for autoregressive models
+    random_split: np.ndarray | None = None  # f32[T,L,B,H,S], from as many queries drawn at random
 
     @cached_property
     def generation(self) -> Generation:
@@ -42,14 +46,23 @@ class Gallery:
         )
 
     @cached_property
-    def tracks(self) -> Tracks:
-        tracks = track(self.scores, Threshold(self.eps), self.real, self.taken)
-        return Tracks(*(np.asarray(part) for part in tracks))  # type: ignore[arg-type]
+    def fair(self) -> np.ndarray:
+        """f32[T,L,B,H,S]: scores in which uniform attention gives every key 1, whoever can see it."""
+        return np.asarray(visibility_normalised(self.scores, self.real, causal=self.mask_id is None))
 
     @cached_property
-    def canvas(self) -> np.ndarray:
-        """i32[T,B,S]: what the model saw; -1 where an autoregressive model had not written yet."""
-        return np.asarray(canvases(self.tokens, self.committed_at, np.arange(len(self.scores)), self.mask_id))
+    def tracks(self) -> Tracks:
+        """By column sums, as the paper has them."""
+        return self._tracked(self.scores)
+
+    @cached_property
+    def fair_tracks(self) -> Tracks:
+        """By scores that do not favour early keys."""
+        return self.tracks if self.mask_id is not None else self._tracked(self.fair)
+
+    def _tracked(self, scores: np.ndarray) -> Tracks:
+        tracks = track(scores, Threshold(self.eps), self.real, self.taken)
+        return Tracks(*(np.asarray(part) for part in tracks))  # type: ignore[arg-type]
 
     @cached_property
     def counted(self) -> np.ndarray:
@@ -77,12 +90,19 @@ class Gallery:
         total = np.where(self.counted[:, None, :, None], values, 0).sum(axis=0).transpose(1, 0, 2)
         return total / np.maximum(self.taken, 1)[:, None, None]
 
+    def mean_where(self, values: np.ndarray, where: np.ndarray) -> np.ndarray:
+        """[T,L,B,H] -> f64[B]: the mean where it is asked for, of each generation; NaN where that is nowhere."""
+        where = where & self.counted[:, None, :, None]
+        total, count = np.where(where, values, 0.0).sum(axis=(0, 1, 3)), where.sum(axis=(0, 1, 3))
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
-def from_arrays(arrays: dict[str, Any], mask_id: int | None, eps: float) -> Gallery:
-    names = ("scores", "tokens", "committed_at", "mask", "real", "taken")
+
+def from_arrays(arrays: Arrays, mask_id: int | None, eps: float) -> Gallery:
+    wanted = {part.name for part in fields(Gallery)} - {"prompt_length", "mask_id", "eps", "canvas"}
+    steps = np.arange(len(arrays["scores"]))
     return Gallery(
-        **{name: arrays[name] for name in names},
-        masked=arrays.get("masked"),
+        **{name: value for name, value in arrays.items() if name in wanted},
+        canvas=np.asarray(canvases(arrays["tokens"], arrays["committed_at"], steps, mask_id)),
         prompt_length=int(arrays["prompt_length"]),
         mask_id=mask_id,
         eps=eps,

@@ -11,7 +11,8 @@ from jaxsink.report.played import to_half
 from jaxsink.runs.atomic import new_file
 from jaxsink.sinks import MaskSinks
 from jaxsink.study.gallery import Gallery
-from jaxsink.study.measure import Recorded, Study
+from jaxsink.study.measure import Study
+from jaxsink.study.measurements import Recorded
 from jaxsink.study.subject import Subject
 
 PROBLEMS = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax
 
@@ -13,8 +14,9 @@ from jaxsink.runs.run import Run
 from jaxsink.runs.stopping import IsStopped, StoppedError, never
 from jaxsink.study import player
 from jaxsink.study.experiments import Experiment
-from jaxsink.study.finding import Finding
-from jaxsink.study.measure import Measurement, Study
+from jaxsink.study.finding import Finding, judge
+from jaxsink.study.measure import Study
+from jaxsink.study.measurements import Measurement
 from jaxsink.study.plots import styled
 from jaxsink.study.subject import Subject
 
@@ -23,6 +25,7 @@ KIND = "study"
 
 def conduct(study: Study, experiments: Sequence[Experiment], is_stopped: IsStopped = never) -> list[Finding]:
     """Run experiments; everything that is already on the disk is kept."""
+    study = replace(study, predictions=tuple(one for experiment in experiments for one in experiment.predictions))
     with Run.open(study.folder, KIND, identity(study)):
         measure(study, experiments, is_stopped)
         with styled(), stage("drawing figures", total=len(experiments), unit="experiments") as task:
@@ -32,6 +35,7 @@ def conduct(study: Study, experiments: Sequence[Experiment], is_stopped: IsStopp
                     raise StoppedError
                 findings.append(experiment.run(study))
                 task.update(len(findings))
+            findings = judge(findings)
         if is_main():
             for finding in findings:
                 finding.save(study.folder / "experiments")
@@ -42,12 +46,12 @@ def conduct(study: Study, experiments: Sequence[Experiment], is_stopped: IsStopp
 
 def measure(study: Study, experiments: Sequence[Experiment], is_stopped: IsStopped) -> None:
     wanted = all_measurements(study, experiments)
-    costs = [study.cost(*one) for one in wanted]
+    costs = [spec.cost(study, subject) for subject, spec in wanted]
     with progress([cost for cost in costs if cost]) as (begin, end):
-        for one, cost in zip(wanted, costs, strict=True):
+        for (subject, spec), cost in zip(wanted, costs, strict=True):
             if cost:
-                begin(study.describe(*one))
-                study.measure(*one, is_stopped)
+                begin(f"{subject.name}: {spec.describe(study)}")
+                study.measure(subject, spec, is_stopped)
                 end()
 
 
@@ -68,11 +72,13 @@ def identity(study: Study) -> JsonObject:
             "generations": study.generations,
             "eps": study.eps,
             "seed": study.seed,
+            "untrained": study.untrained,
         },
         "models": {
             subject.name: {
                 "fingerprint": subject.fingerprint,
                 "sampler": repr(subject.sampler),
+                "prompts": "task" if subject.prompts is None else f"{subject.prompts.source} {subject.prompts.digest}",
                 "parameters": sum(leaf.size for leaf in jax.tree.leaves(subject.model)),
             }
             for subject in study.subjects

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,10 +16,19 @@ from jaxsink.nn.fingerprint import fingerprint
 from jaxsink.nn.transformer import Model
 from jaxsink.sampling.base import Sampler
 from jaxsink.sinks.tokens import kind_table
+from jaxsink.study.planted import static_sinks
+from jaxsink.study.prompts import Prompts
 from jaxsink.tasks.exam import Exam, chat_exam, task_exam
+from jaxsink.tasks.task import spread_out
 from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
 from jaxsink.text.tokenizer import Tokenizer
+from jaxsink.training.start import small_model
+from jaxsink.zoo.builtin import BUILTIN
 from jaxsink.zoo.resolve import NAMES
+
+PLANTED, UNTRAINED = "planted", "untrained:"
+OWN_SEED = 1
+"""Of a subject that is untrained; those that it is held against have others."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,7 @@ class Subject:
     tokenizer: Tokenizer
     sampler: Sampler
     chats: bool  # asked through its chat template
+    prompts: Prompts | None = None  # None: the built-in word problems
 
     @property
     def is_diffusion(self) -> bool:
@@ -42,11 +52,33 @@ class Subject:
     def fingerprint(self) -> str:
         return fingerprint(self.model)
 
+    @property
+    def graded(self) -> bool:
+        """Its answers can be told right or wrong."""
+        return self.prompts is None or self.prompts.graded
+
     def exam(self, total: int, seed: int) -> Exam:
-        """Held-out problems, the same for every subject."""
+        """Questions, the same for every subject; of the built-in problems held-out ones, as different as can be."""
+        if self.prompts is not None:
+            return self.prompts.exam(self.tokenizer, self.sampler, self.chats, total, seed)
+        numbers = spread_out("test", total, seed)
         if self.chats:
-            return chat_exam(self.tokenizer, range(total), self.sampler, seed)
-        return task_exam(self.model.config, range(total), self.sampler, seed)
+            return chat_exam(self.tokenizer, numbers, self.sampler, seed)
+        return task_exam(self.model.config, numbers, self.sampler, seed)
+
+
+def with_random_weights(subject: Subject, seed: int, name: str) -> Subject:
+    """The same configuration, untrained."""
+    return replace(subject, name=name, model=small_model(subject.model.config, seed).unrolled())
+
+
+def planted_subject() -> Subject:
+    """Sinks on bos and on full stops."""
+    entry, tokenizer = BUILTIN["mini-llada"], task_tokenizer()
+    stop = tokenizer.backend.token_to_id(".")
+    assert entry.config.bos_id is not None and stop is not None
+    model = static_sinks(entry.config.vocab, entry.config.bos_id, stop).unrolled()
+    return Subject(PLANTED, model, tokenizer, entry.sampler, chats=False)
 
 
 def trained(run: Path, checkpoint: str | None = None) -> Subject:
@@ -62,7 +94,15 @@ def trained(run: Path, checkpoint: str | None = None) -> Subject:
 def subject(
     name: str, mesh: Mesh | None = None, mask_id: int | None = None, ignore_settings: Sequence[str] = ()
 ) -> Subject:
-    """A built-in model by name, or any checkpoint by path (asked through its chat template), cut over a mesh."""
+    """A built-in model by name, or any checkpoint by path (asked through its chat template), cut over a mesh.
+
+    "untrained:NAME" is a built-in model with random weights, in which a study must find nothing; "planted" one whose sinks
+    are known.
+    """
+    if name == PLANTED:
+        return planted_subject()
+    if name.startswith(UNTRAINED):
+        return with_random_weights(subject(name.removeprefix(UNTRAINED)), OWN_SEED, name)
     if name in NAMES:
         model = load(name, dtype="float32").unrolled()
         return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False)

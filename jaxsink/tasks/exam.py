@@ -13,11 +13,15 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from random import Random
 
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.layout import BUCKET
+from jaxsink.evals.likelihood.canvases import SHARES
+from jaxsink.evals.likelihood.fill import FillMasks
+from jaxsink.evals.likelihood.forced import ForcedSampler
 from jaxsink.evals.settings import EvalSetting
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.autoregressive import ARSampler
@@ -29,6 +33,7 @@ from jaxsink.tasks.prompts import gold_text, prompt_texts
 from jaxsink.tasks.score import Score, score
 from jaxsink.tasks.task import Problem, extract, problems
 from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
+from jaxsink.tasks.windows import windows
 from jaxsink.text import chat
 from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.zoo.builtin import BUILTIN
@@ -37,9 +42,17 @@ from jaxsink.zoo.recommend import recommended
 TASK = "task"
 """The name of the built-in word problems, where a benchmark is named."""
 
+TEXT = "text"
+"""The name of plain text, where a benchmark is named."""
+
 TASK_QUESTIONS = 1000
+CANVASES = 4
 CHAT_PROMPT = 128
 """Positions for a word problem in a chat template; longer prompts take a multiple of it."""
+
+
+Chosen = Callable[[int], Sequence[int]]
+"""Which of so many questions are asked."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,7 @@ class Question:
     prompt  token ids
     grade   the score of a text
     gold    token ids of the published answer
+    cluster what it really asks: questions of one cluster differ in words alone
     """
 
     index: int
@@ -57,6 +71,11 @@ class Question:
     prompt: tuple[int, ...]
     grade: Callable[[str], Score]
     gold: tuple[int, ...] = ()
+    cluster: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.cluster:
+            object.__setattr__(self, "cluster", self.task_id)
 
 
 @dataclass(frozen=True)
@@ -67,7 +86,8 @@ class Exam:
     facts     plain data for the manifest
     bucket    prompts are padded to a multiple of this
     reported  published score in per cent
-    gold      nothing is asked: the model is made to write the published answers, and the result is how likely it finds them
+    gold      nothing is asked: the published answers are given, and the result is how likely the model finds them
+    canvases  of a diffusion model that fills in published answers: per answer and share of masked tokens
     """
 
     name: str
@@ -78,6 +98,12 @@ class Exam:
     bucket: int = BUCKET
     reported: float | None = None
     gold: bool = False
+    canvases: int = CANVASES
+
+    @property
+    def denoises(self) -> bool:
+        """Published answers are filled in, not written from left to right."""
+        return self.gold and not self.sampler.is_autoregressive
 
     @property
     def digest(self) -> str:
@@ -88,24 +114,47 @@ class Exam:
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
-def gold_exam(exam: Exam, config: ModelConfig) -> Exam:
-    """The same questions with the published answers given: for perplexity, which also tells weak models apart.
+def gold_exam(exam: Exam, canvases: int = CANVASES) -> Exam:
+    """The same questions with the published answers given: how likely they are also tells weak models apart.
 
-    Every answer is followed by an end token, at which its sequence stops; that token does not count.
+    An autoregressive model is made to write the answers. A diffusion model sees each of them on so many canvases per share
+    of masked tokens (evals/likelihood/denoising.py).
     """
-    if not exam.sampler.is_autoregressive or not config.eos_ids:
-        raise JaxsinkError(
-            f"perplexity of the published answers needs an autoregressive model with an end token, and a {config.family} "
-            "model writes in no order; `loglikelihood` of the lm-eval adapter estimates a diffusion model's."
-        )
-    longest = max(len(question.gold) for question in exam.questions) + 1
-    return replace(
-        exam,
-        sampler=ARSampler(longest, stop_at_eos=True),
-        facts={**exam.facts, "gold": True},
-        reported=None,
-        gold=True,
-    )
+    without = next((question for question in exam.questions if not question.gold), None)
+    if without is not None:
+        raise JaxsinkError(f"{without.task_id} has no published answer whose likelihood could be told.")
+    facts = {**exam.facts, "gold": True, "figures": ["log_prob", "kl"]}
+    given = replace(exam, facts=facts, reported=None, gold=True)
+    if not exam.sampler.is_autoregressive:
+        if canvases < 1:
+            raise JaxsinkError(f"canvases: an answer needs at least one per share of masked tokens, not {canvases}.")
+        facts.update(canvases=canvases, shares=list(SHARES))
+        return replace(given, sampler=FillMasks(), canvases=canvases)
+    longest = max(len(question.gold) for question in exam.questions)
+    return replace(given, sampler=ForcedSampler(longest))
+
+
+def text_exam(path: Path, window: int, tokenizer: Tokenizer, config: ModelConfig, chosen: Chosen) -> Exam:
+    """Windows of a text (jaxsink.tasks.windows) in the place of questions: the first half is given, the second scored.
+
+    chosen: which of so many windows.
+    """
+    found = windows(path, window, tokenizer)
+    if config.positions == "learned" and len(found[0].context) + len(found[0].rest) > config.max_positions:
+        raise JaxsinkError(f"--window {window} is longer than the {config.max_positions} positions of this model.")
+    questions = [Question(n, f"{TEXT}/{n}", found[n].context, ungraded, found[n].rest) for n in chosen(len(found))]
+    facts = {
+        "setting": {"name": TEXT, "window": window},
+        "benchmark": TEXT,
+        "splits": [],
+        "text_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+    sampler = FillMasks() if config.is_diffusion else ARSampler()
+    return Exam(TEXT, tuple(questions), sampler, tokenizer, facts)
+
+
+def ungraded(text: str) -> Score:
+    raise JaxsinkError("a window of text asks nothing, so no answer to it can be graded.")
 
 
 def choose(total: int, limit: int | None = None, subset: int | None = None, subset_seed: int = 0) -> list[int]:
@@ -200,7 +249,9 @@ def word_questions(
     numbers: Sequence[int], asked: Sequence[Problem], prompts: Sequence[list[int]], golds: Sequence[list[int]]
 ) -> tuple[Question, ...]:
     return tuple(
-        Question(number, f"{TASK}/test/{number}", tuple(prompt), partial(grade_number, problem), tuple(gold))
+        Question(
+            number, f"{TASK}/test/{number}", tuple(prompt), partial(grade_number, problem), tuple(gold), problem.cluster
+        )
         for number, problem, prompt, gold in zip(numbers, asked, prompts, golds, strict=True)
     )
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import operator
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,6 +25,7 @@ from typing import Literal
 
 LARGEST = 12  # no number, given or computed, is larger
 TEST_SHARE = 10  # one combination in this many is held out
+POOL = 2000  # problems of a series among which those to ask are spread out
 SALT = 2271  # with it every template has held-out combinations, and every single sum of theirs occurs in training
 NAMES: dict[str, str] = dict.fromkeys(("Ben", "Jack", "Leo", "Max", "Sam", "Tom"), "He")
 NAMES |= dict.fromkeys(("Ann", "Eva", "Kate", "Lily", "Mia", "Zoe"), "She")
@@ -89,6 +91,11 @@ class Problem:
     def answer(self) -> str:
         """What follows the question: a line break, the steps, `#### result`."""
         return "".join(f"\n{line}" for line in (*self.steps, f"#### {self.result}"))
+
+    @property
+    def cluster(self) -> str:
+        """Problems with the same sums in the same setting differ in names and things alone."""
+        return f"{self.template} {' '.join(map(str, self.numbers))}"
 
     def score(self, text: str) -> bool:
         """Exact match of the number after `####`."""
@@ -177,6 +184,23 @@ def render(template: Template, numbers: tuple[int, ...], names: tuple[str, ...],
 def problems(split: Split, total: int, seed: int = 0) -> list[Problem]:
     """The first `total` problems of a series, each question once."""
     return list(islice(_distinct(split, seed), total))
+
+
+def spread_out(split: Split, total: int, seed: int = 0) -> list[int]:
+    """Numbers of problems of a series in which clusters occur as evenly as can be: each once, then each twice, …
+
+    The series itself repeats the few combinations of short templates again and again. More numbers begin with the same.
+    """
+    return list(_by_occurrence(split, -(-total // POOL) * POOL, seed)[:total])
+
+
+@cache
+def _by_occurrence(split: Split, pool: int, seed: int) -> tuple[int, ...]:
+    seen, ranked = Counter[str](), []
+    for number, problem in enumerate(problems(split, pool, seed)):
+        ranked.append((seen[problem.cluster], number))
+        seen[problem.cluster] += 1
+    return tuple(number for _, number in sorted(ranked))
 
 
 def _distinct(split: Split, seed: int) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from jaxsink.checkpoints import writer as writing
 from jaxsink.checkpoints.storage import MANIFEST, WEIGHTS
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.parallel import make_mesh
-from jaxsink.runs import atomic
+from jaxsink.runs import atomic, locks
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -214,7 +214,7 @@ class TestCompleteOrNotAtAll:
         with atomic.new_directory(tmp_path / "model", MANIFEST) as folder:
             (folder / "mine").touch()
             with (
-                pytest.raises(JaxsinkError, match="another process"),
+                pytest.raises(JaxsinkError, match=f"process {os.getpid()} on .* is writing"),
                 atomic.new_directory(tmp_path / "model", MANIFEST),
             ):
                 pass
@@ -223,12 +223,13 @@ class TestCompleteOrNotAtAll:
 
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_another_run_ends_just_before_ours_begins(self, overwrite: bool, tmp_path: Path, monkeypatch: Any) -> None:
-        """It renames the very folder that we are about to lock: ours must see that."""
-        original, model = atomic.fcntl.flock, tmp_path / "model"
+        """It takes the very file away that we are about to lock: ours must see that."""
+        original, model = locks.fcntl.flock, tmp_path / "model"
 
         def flock(handle: int, kind: int) -> None:
             if not model.exists():
-                (tmp_path / ".model.partial").rename(model)
+                model.mkdir()
+                (tmp_path / ".model.partial.lock").unlink()
                 (model / MANIFEST).write_text("theirs")
             original(handle, kind)
 
@@ -236,7 +237,7 @@ class TestCompleteOrNotAtAll:
             with atomic.new_directory(model, MANIFEST, overwrite) as folder:
                 (folder / MANIFEST).write_text("ours")
 
-        monkeypatch.setattr(atomic.fcntl, "flock", flock)
+        monkeypatch.setattr(locks.fcntl, "flock", flock)
         if overwrite:
             ours()
         else:

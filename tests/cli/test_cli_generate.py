@@ -21,14 +21,17 @@ from support.golden import load_golden
 from support.paths import GOLDEN
 
 import jaxsink
+from jaxsink.checkpoints.found import Found
 from jaxsink.checkpoints.origin import model_names
 from jaxsink.cli import generate as command
-from jaxsink.cli import live, shared
+from jaxsink.cli import live
 from jaxsink.errors import JaxsinkError
+from jaxsink.recording.named import NAMED, Shape
 from jaxsink.runs import reporter
 from jaxsink.runs.progress import Task, reporting
-from jaxsink.sampling import llada, registry
+from jaxsink.sampling import llada, registry, respond
 from jaxsink.sampling.generation import before_end, end_ids
+from jaxsink.sampling.record_file import FIELDS, RecordFile
 from jaxsink.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -44,7 +47,7 @@ SPECIALS = [
 LLADA = str(GOLDEN / "llada_tiny")
 LLAMA = str(GOLDEN / "llama_tiny")
 DREAM = str(GOLDEN / "dream_tiny")
-CONFIG = shared.Found.at(LLADA).config
+CONFIG = Found.at(LLADA).config
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +59,11 @@ def parse(*argv: object) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
     return parser.parse_args(["generate", *map(str, argv)])
+
+
+def prepare(*argv: object) -> respond.Job:
+    args = parse(*argv)
+    return respond.prepare(args.model, command.read_prompt(args.prompt), command.note, **command.options(args))
 
 
 def call(*argv: object) -> int:
@@ -151,7 +159,7 @@ def test_prompts_as_text_and_chats(chatty, monkeypatch):
     tokenizer = Tokenizer.load(chatty)
 
     def ask(*argv) -> tuple[str | None, list[int]]:
-        job = command.prepare(parse(chatty, *argv))
+        job = prepare(chatty, *argv)
         return job.template, job.ids
 
     chat = ("llada", tokenizer.chat("Hi é"))
@@ -183,7 +191,7 @@ def test_prompts_as_text_and_chats(chatty, monkeypatch):
     ],
 )
 def test_when_a_model_is_for_chats(tmp_path, names, brings, expected):
-    found = shared.Found(tmp_path, small("llada-8b-base"), jaxsink.Origin(names=tuple(names)))
+    found = Found(tmp_path, small("llada-8b-base"), jaxsink.Origin(names=tuple(names)))
     assert found.prefers_chat(SimpleNamespace(template="llada", brings_template=brings)) is expected  # type: ignore[arg-type]
     assert not found.prefers_chat(SimpleNamespace(template=None, brings_template=brings))  # type: ignore[arg-type]
 
@@ -202,13 +210,13 @@ def test_the_library_takes_chats_too(chatty):
 def test_names_come_from_the_path_the_hub_cache_and_the_source(chatty):
     assert model_names("/a/base/models--x--Tiny-Instruct/snapshots/0f2a") == ["models--x--Tiny-Instruct", "0f2a"]
     assert model_names("chat/LLaDA-8B.gguf") == ["LLaDA-8B.gguf"]
-    assert shared.Found.at(str(chatty)).origin.names == ("tiny",)
+    assert Found.at(str(chatty)).origin.names == ("tiny",)
 
 
 def test_infilling_returns_everything_from_the_first_gap_on(capsys, chatty):
     result = call_json(capsys, chatty, "one <|mdm_mask|><|mdm_mask|> two", "--no-chat", "--tokens", 8)
     ids = result["prompt_ids"]
-    assert result["start"] == ids.index(shared.Found.at(str(chatty)).config.mask_id) == 4
+    assert result["start"] == ids.index(Found.at(str(chatty)).config.mask_id) == 4
     assert len(result["ids"]) == len(ids) - 4 + 8
     assert [step >= 0 for step in result["committed_at"]] == [True, True, *[False] * 4, *[True] * 8]
     assert Tokenizer.load(chatty).decode(result["ids"][:6]) in result["text"]
@@ -222,7 +230,7 @@ def test_text_ends_at_the_first_end_token():
 @pytest.mark.parametrize(
     ("model", "sampler", "what"),
     [
-        (LLADA, jaxsink.LLaDASampler(8, 8, 8), ", ".join(shared.WHAT)),
+        (LLADA, jaxsink.LLaDASampler(8, 8, 8), ", ".join(NAMED)),
         (LLAMA, jaxsink.ARSampler(8, stop_at_eos=False), "received,by-query,top,counts,kinds,entropy,hidden_max,maps"),
     ],
 )
@@ -253,7 +261,7 @@ def test_record_holds_what_the_library_records(tmp_path, monkeypatch, model, sam
         arrays = dict(file)
     settings = json.loads(str(arrays.pop("settings")))
     assert settings["prompt_ids"] == [5, 17, 31] and settings["approximate"] is None and settings["seed"] == 0
-    for name in shared.GENERATION:
+    for name in FIELDS:
         np.testing.assert_array_equal(arrays.pop(name), np.asarray(getattr(expected, name)))
     assert arrays.pop("token_texts").shape == expected.tokens.shape
     flat, _ = jax.tree_util.tree_flatten_with_path(expected.record)
@@ -264,7 +272,7 @@ def test_record_holds_what_the_library_records(tmp_path, monkeypatch, model, sam
     assert arrays["received"].shape[:2] == (3, load_golden(Path(model).name).config.layers)
     assert [child.name for child in tmp_path.iterdir()] == ["run.npz"]
 
-    planned = command.prepare(parse(*options, "--overwrite")).record
+    planned = prepare(*options, "--overwrite").record
     assert planned is not None and planned.bytes == sum(array.nbytes for array in arrays.values())
 
     before = path.read_bytes()
@@ -287,11 +295,11 @@ def run_out_of_space(file, **_):
 
 def test_large_records_are_announced(tmp_path):
     config = jaxsink.preset("llada-8b-base")
-    plan = shared.RecordFile.plan(str(tmp_path / "x.npz"), "received", 2, shared.Shape(config, 1024, 1024, 1024), False)
+    plan = RecordFile.plan(str(tmp_path / "x.npz"), "received", 2, Shape(config, 1024, 1024, 1024), False)
     assert plan.bytes == 512 * 32 * 32 * 1024 * 4
     assert plan.warning == "the record will take 2.00 GiB; --every 16 or --record-what top,counts keeps it small."
     assert plan.chunk() == 2 * 64
-    small_one = shared.RecordFile.plan(str(tmp_path / "x.npz"), "top", 1, shared.Shape(config, 64, 64, 64), False)
+    small_one = RecordFile.plan(str(tmp_path / "x.npz"), "top", 1, Shape(config, 64, 64, 64), False)
     assert small_one.warning is None
 
 
@@ -339,7 +347,7 @@ def test_large_records_are_announced(tmp_path):
     ],
 )
 def test_mistakes_are_one_sentence_before_any_work(argv, message, monkeypatch):
-    monkeypatch.setattr("jaxsink.checkpoints.load.load", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr("jaxsink.sampling.respond.load", lambda *_: pytest.fail("the weights were read"))
     with pytest.raises(JaxsinkError, match=message) as error:
         call(*argv)
     assert "\n" not in str(error.value) and str(error.value).endswith(".")
@@ -358,8 +366,8 @@ def test_what_argparse_refuses(argv, capsys):
 
 def test_block_causal_models(tmp_path, capsys, monkeypatch):
     config = small("sdar-1.7b")
-    monkeypatch.setattr(shared.Found, "at", lambda model: shared.Found(tmp_path, config, jaxsink.Origin()))
-    monkeypatch.setattr("jaxsink.checkpoints.load.load", lambda *_: jaxsink.init(config, 0))
+    monkeypatch.setattr(Found, "at", lambda model: Found(tmp_path, config, jaxsink.Origin()))
+    monkeypatch.setattr("jaxsink.sampling.respond.load", lambda *_: jaxsink.init(config, 0))
     result = call_json(capsys, "sdar", "--ids", "1", "--tokens", 8, "--steps-per-block", 2)
     assert result["sampler"]["name"] == "SDARSampler" and len(result["ids"]) == 8
     with pytest.raises(JaxsinkError, match="--steps is not for a sdar model: its sampler has --steps-per-block, --thr"):
@@ -374,10 +382,10 @@ def test_a_model_that_cannot_write():
 def test_broken_tokenizers_and_gguf_files(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(JaxsinkError, match=r"not a tokenizer that can be read.*, or give token ids with --ids\.$"):
-        shared.Found(tmp_path, CONFIG, jaxsink.Origin()).tokenizer()
+        Found(tmp_path, CONFIG, jaxsink.Origin()).tokenizer()
     (tmp_path / "model.gguf").write_text("")
     with pytest.raises(JaxsinkError, match=r"cannot be read as a GGUF file.*, or give token ids with --ids\.$"):
-        shared.Found(tmp_path / "model.gguf", CONFIG, jaxsink.Origin()).tokenizer()
+        Found(tmp_path / "model.gguf", CONFIG, jaxsink.Origin()).tokenizer()
 
 
 def test_default_blocks():
@@ -386,7 +394,7 @@ def test_default_blocks():
 
 
 def test_long_texts_are_noted(capsys):
-    command.prepare(parse(DREAM, "--ids", "5", "--tokens", 300))
+    prepare(DREAM, "--ids", "5", "--tokens", 300)
     assert "301 tokens, and the model was made for 256" in capsys.readouterr().err
 
 
@@ -556,7 +564,7 @@ def test_the_display_keeps_its_pace_and_rests_when_told(monkeypatch):
 def test_a_terminal_gets_the_display_and_the_same_text(capsys, monkeypatch, chatty):
     plain = call_json(capsys, chatty, "Hi", "--no-chat", "--tokens", 8)
     monkeypatch.setattr(reporter, "is_watched", lambda console: True)
-    monkeypatch.setattr(command, "steps_per_frame", lambda model, positions, frame: 4)
+    monkeypatch.setattr(respond, "steps_per_frame", lambda model, positions, frame: 4)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "120")

@@ -84,7 +84,7 @@ def test_two_conversions_to_one_place(tmp_path: Path, capsys: Any) -> None:
     target = tmp_path / "out"
     process = start_paused(source, target)
     code, _, err = run(capsys, "convert", source, target)
-    assert (code, "another process is writing" in err, err.count("\n")) == (2, True, 1)
+    assert (code, f"process {process.pid} on" in err, "is writing to" in err, err.count("\n")) == (2, True, True, 1)
     assert (tmp_path / ".out.partial").is_dir()  # the first one's work was not touched
     (tmp_path / "go").touch()
     assert process.communicate() == (None, "")
@@ -100,6 +100,16 @@ def test_interrupted_from_the_keyboard(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "jaxsink: interrupted; nothing half-written was left.\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["paused", "source"]
+
+
+def test_stopped_by_a_signal(tmp_path: Path) -> None:
+    source, _ = make(tmp_path / "source", "llama")
+    process = start_paused(source, tmp_path / "out")
+    process.send_signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, "jaxsink: stopped by SIGTERM; nothing half-written was left.\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["go", "paused", "source"]
 
 
 def without_progress(text: str) -> str:

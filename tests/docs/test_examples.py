@@ -111,7 +111,9 @@ def missing(example: Example) -> str | None:
     wanted = (
         package
         for command, package in NEEDS.items()
-        if example.text.startswith(command) or f"import {package}" in example.text
+        if example.text.startswith(command)
+        or f"import {package}" in example.text
+        or f"{command.replace(' ', '.')}(" in example.text
     )
     return next((package for package in wanted if importlib.util.find_spec(package) is None), None)
 

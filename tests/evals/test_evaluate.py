@@ -356,7 +356,12 @@ def test_conditions_and_choices() -> None:
     assert [*map(str, conditions((5, 0), ("top", "random")))] == ["K = 0", "K = 5, top", "K = 5, random"]
     assert conditions((1,), ("bottom",)) == (Condition(MaskSinks(1, select="bottom")),)
     assert comparisons([Named("K = 1, top", 1, "top"), Named("K = 1, bottom", 1, "bottom")]) == []
-    for counts, selections in (((), ("top",)), ((1,), ()), ((1,), ("middle",))):
+    shares = conditions((0, 5, 0.03), ("top", "mass"), rows="all")
+    assert [*map(str, shares)][1:4] == ["K = 3%, top, all rows", "K = 3%, mass, all rows", "K = 5, top, all rows"]
+    above = conditions((0, 1, 5), ("top", "partner"), rule="threshold", eps=2.0)
+    assert [*map(str, above)] == ["K = 0", "all sinks, top, eps 2.0", "all sinks, partner, eps 2.0"]
+    assert [one.k for one in above] == [0, None, None]
+    for counts, selections in (((), ("top",)), ((1,), ()), ((1,), ("middle",)), ((1.5,), ("top",))):
         with pytest.raises(JaxsinkError):
             conditions(counts, selections)
     assert choose(5) == [0, 1, 2, 3, 4] and choose(5, limit=2) == [0, 1]
@@ -376,11 +381,20 @@ def test_the_text_of_a_condition_says_all_that_is_unusual() -> None:
         Condition(MaskSinks(3, layers=(1,))): "K = 3, top, layer 1",
         Condition(MaskSinks(3, layers=(1, 2), spare=2)): "K = 3, top, layers 1, 2, spare 2",
         Condition(MaskSinks(1, positions=(4,))): "K = 1, top, positions (4,)",
-        Condition(MaskSinks(1, rule="threshold", eps=2.0)): "K = 1, top, rule threshold, eps 2.0",
+        Condition(MaskSinks(1, rule="threshold", eps=2.0)): "all sinks, top, eps 2.0",
+        hide(
+            None, "mass", eps=2.5, rule="threshold", rank_on="clean"
+        ): "all sinks, mass, ranked on clean maps, eps 2.5",
+        hide(5, "partner", rule="top_k_above", rows="all"): "K = 5, partner, rule top_k_above, all rows",
+        hide(0.03, "top_not_first"): "K = 3%, top_not_first",
+        hide(0.125, "first", rows="newest"): "K = 12.5%, first, newest rows",
+        Condition(MaskSinks(positions=(4, 5), select="mass")): "K = 2, mass, positions (4, 5)",
+        Condition(MaskSinks(5, select="first", keep=True)): "all but 5, not first",
+        Condition(MaskSinks(rule="threshold", keep=True)): "all but sinks, bottom",
     }
     assert {condition: str(condition) for condition in texts} == texts and len(set(texts.values())) == len(texts)
     changes = {"k": 2, "select": "random", "rule": "top_k", "rank_on": "clean", "eps": 1.0, "per": "layer", "spare": 1}
-    changes |= {"layers": (0,), "positions": (3,), "keep": True, "factor": 0.5}
+    changes |= {"layers": (0,), "positions": (3,), "keep": True, "factor": 0.5, "share": 0.1, "rows": "all"}
     assert set(changes) == {field.name for field in fields(MaskSinks)}  # no field may be left unsaid
     named = {str(Condition(replace(MaskSinks(1), **{name: value}))) for name, value in changes.items()}
     assert len(named | {str(hide(1))}) == len(changes) + 1
@@ -389,7 +403,56 @@ def test_the_text_of_a_condition_says_all_that_is_unusual() -> None:
 def test_conditions_that_rank_on_clean_maps_have_their_own_program() -> None:
     clean = hide(1, rank_on="clean")
     assert programs((PLAIN, hide(1), clean)) == [(PLAIN, hide(1)), (clean,)]
+    every, both = hide(1, rows="all"), hide(1, rank_on="clean", rows="all")
+    assert programs((both, PLAIN, every, clean, hide(2))) == [(PLAIN, hide(2)), (clean,), (every,), (both,)]
+    assert programs((PLAIN, every)) == [(PLAIN, every)] and programs((PLAIN,)) == [(PLAIN,)]
     assert programs((PLAIN, clean)) == [(PLAIN, clean)] and programs((PLAIN, hide(1))) == [(PLAIN, hide(1))]
+
+
+def test_sinks_are_compared_with_every_kind_of_random_keys_under_the_same_settings() -> None:
+    selections = ("top", "first", "bottom", "random", "partner", "mass")
+    wanted = conditions((0, 1, 0.05), selections) + conditions((1,), ("top", "partner"), rank_on="clean")
+    found = comparisons([Named(str(one), one.k, one.select) for one in wanted])
+    assert [pair for pair in found if pair.condition == "K = 1, top"] == [
+        ("K = 1, top", "K = 0", "plain"),
+        *(("K = 1, top", f"K = 1, {kind}", kind) for kind in ("random", "partner", "mass")),
+    ]
+    assert {pair.kind for pair in found if pair.condition == "K = 5%, first"} == {"plain", "random", "partner", "mass"}
+    assert ("K = 1, top, ranked on clean maps", "K = 1, partner, ranked on clean maps", "partner") in found
+    assert {pair.kind for pair in found if pair.condition in ("K = 1, bottom", "K = 1, mass")} == {"plain"}
+    assert len(found) == len(set(found)) == 14 + 2 * 2 * 3 + 1
+
+
+def test_matched_controls_on_the_command_line(tmp_path: Path, capsys, monkeypatch) -> None:
+    """All conditions in one program, K as a share, and the tables with their tests."""
+    monkeypatch.setenv("JAXSINK_COMPILE_CACHE", "off")
+    model, out = str(tmp_path / "model"), str(tmp_path / "out")
+    jaxsink.save(random_model("mini-llada"), model)
+    words = [model, "task", "--out", out, "--limit", "3", "--k", "0,1,10%", "--select", "top,partner,mass"]
+    assert command(*words, "--json") == 0
+    results = json.loads(capsys.readouterr().out)
+    assert [line["condition"] for line in results["conditions"]][1:4] == [
+        f"K = 10%, {s}" for s in ("top", "partner", "mass")
+    ]
+    assert [line["k"] for line in results["conditions"]] == [0, 0.1, 0.1, 0.1, 1, 1, 1]
+    assert {test["kind"] for test in results["tests"]} == {"plain", "partner", "mass"}
+    assert command(*words, "--summary") == 0 and "p: mass" in capsys.readouterr().out
+    table = (tmp_path / "out" / "tables.md").read_text()
+    assert "| 10% | partner |" in table and "p_partner_holm" in table
+
+
+def test_policies_without_an_effect_are_refused_before_weights_are_read(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("JAXSINK_COMPILE_CACHE", "off")
+    words = ["task", "--out", str(tmp_path / "out"), "--limit", "2", "--k", "0,1"]
+    for model, more, message in (
+        ("mini-llama", ["--rule", "threshold"], "whose attention sums to 1"),
+        ("mini-llada", ["--mask-rows", "newest"], "none is the newest"),
+        ("mini-llada", ["--k", "1,500"], "queries without any key ignore the mask"),
+        ("mini-llada", ["--select", "first", "--rule", "top_k_above"], "without rule or positions"),
+    ):
+        with pytest.raises(JaxsinkError, match=message):
+            command(model, *words, *more)
+    assert not (tmp_path / "out").exists()
 
 
 def command(*words: str) -> int:
@@ -455,6 +518,7 @@ def test_the_function_is_the_command(tmp_path: Path, capsys, monkeypatch) -> Non
     [
         (["task", "--shard", "5/4"], "--shard takes"),
         (["task", "--k", "1,x"], "--k takes whole numbers"),
+        (["task", "--k", "1,100%"], "--k takes whole numbers, or shares"),
         (["task", "--select", "best"], "cannot be selected by 'best'"),
         (["nonsense"], "unknown evaluation setting 'nonsense'"),
         (["smollm2-135m-instruct/humaneval/small"], "--allow-code-execution"),

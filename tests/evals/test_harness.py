@@ -190,6 +190,51 @@ def llama() -> Any:
     return JaxsinkLM("mini-llama", batch_size=4, max_new_tokens=32)
 
 
+def test_a_run_that_was_ended_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts and likelihoods that are kept are not asked for again; other models and damaged lines are refused."""
+    from jaxsink.evals.lm_eval import harness
+
+    asked = [problem.question for problem in problems("test", 6)]
+    texts = [instance("generate_until", text, {"until": ["####"]}, doc_id=n) for n, text in enumerate(asked)]
+    pairs = [instance("loglikelihood", text, " 7") for text in asked]
+    options: dict[str, Any] = {"batch_size": 2, "max_new_tokens": 16}
+    plain = harness.JaxsinkLM("mini-llama", **options)
+    expected = plain.generate_until(texts), plain.loglikelihood(pairs), plain.loglikelihood_rolling(pairs)
+    monkeypatch.setattr(harness, "PART", 1)
+    kept = harness.JaxsinkLM("mini-llama", **options, out=str(tmp_path / "out"))
+    generate, likelihoods, calls = harness.generate, harness.likelihoods, []
+
+    def second_fails(original: Any) -> Any:
+        def called(*args: Any, **more: Any) -> Any:
+            calls.append(original)
+            if calls.count(original) == 2:
+                raise KeyboardInterrupt
+            return original(*args, **more)
+
+        return called
+
+    monkeypatch.setattr(harness, "generate", second_fails(generate))
+    monkeypatch.setattr(harness, "likelihoods", second_fails(likelihoods))
+    for ask, requests in ((kept.generate_until, texts), (kept.loglikelihood, pairs)):
+        with pytest.raises(KeyboardInterrupt):
+            ask(requests)
+    found = kept.generate_until(texts), kept.loglikelihood(pairs), kept.loglikelihood_rolling(pairs)
+    assert found[0] == expected[0] and found[1] == expected[1]
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-6)
+    assert calls.count(generate) == 2 + 2  # batches; the first one was kept, the second one was asked for again
+    before = len(calls)
+    again = harness.JaxsinkLM("mini-llama", **{**options, "batch_size": 3}, out=str(tmp_path / "out"))
+    assert (again.generate_until(texts), again.loglikelihood(pairs), again.loglikelihood_rolling(pairs)) == found
+    assert len(calls) == before
+    for other in ({"k": 1}, {"seed": 1}):
+        with pytest.raises(JaxsinkError, match="holds another lm-eval"):
+            harness.JaxsinkLM("mini-llama", **options, **other, out=str(tmp_path / "out")).generate_until(texts)
+    path = tmp_path / "out" / "answers-0001.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"answer": "', b'"answer": "x', 1))
+    with pytest.raises(JaxsinkError, match=r"line 1 of .* is damaged or was changed"):
+        again.generate_until(texts)
+
+
 def test_likelihoods_are_of_the_right_tokens(llama) -> None:
     asked = problems("test", 2)
     pairs = [(problem.question, problem.answer) for problem in asked] + [(asked[0].question, asked[1].answer)]

@@ -69,6 +69,7 @@ def test_masking() -> None:
     assert masking(positions=0) == MaskSinks(positions=(0,)) and masking(positions=[0, 1]) == MaskSinks(
         positions=(0, 1)
     )
+    assert masking(share=0.03, select="mass", rows="all") == MaskSinks(share=0.03, select="mass", rows="all")
     assert masking(rule="threshold") == MaskSinks(rule="threshold")
     assert parse_options({"k": 1, "eps": 0.01}, DREAM) == Options({"eps": 0.01}, None, MaskSinks(1))
 

@@ -125,7 +125,9 @@ def test_greedy_answers_are_those_filled_surest_first(models, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["llama3.1", *DIFFUSION, "sdar"])
-@pytest.mark.parametrize("policy", [None, MaskSinks(1, select="random")], ids=["plain", "masked"])
+@pytest.mark.parametrize(
+    "policy", [None, MaskSinks(1, select="random"), MaskSinks(1, select="partner")], ids=["plain", "masked", "partner"]
+)
 def test_neither_batch_nor_padding_nor_order_changes_a_result(models, name: str, policy: MaskSinks | None) -> None:
     scoring = replace(SCORING, intervene=policy)
     together = likelihoods(models[name], PAIRS, scoring)

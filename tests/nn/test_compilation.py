@@ -12,7 +12,7 @@ import pytest
 from support.configs import FAMILIES
 
 import jaxsink
-from jaxsink.evals.likelihood.scoring import _score
+from jaxsink.evals.likelihood.passes import Inputs, Pass, Plan, _score
 from jaxsink.nn.batch import Execution
 from jaxsink.nn.compilation import NO_HOISTING, compiler_options
 from jaxsink.nn.config import ModelConfig
@@ -54,10 +54,9 @@ def program(name: str, dtype: str) -> Any:
     if name == "forward":
         inputs = ForwardInputs(tokens, real, None, None, None)
         return _forward.lower(model, inputs, (), Execution()).compile()
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), BATCH))
-    targets = jax.ShapeDtypeStruct((BATCH, 4), jnp.int32)
-    spec = make_record_spec(job.config, None)
-    return _score.lower(model, tokens, real, real, targets, keys, None, spec, 0.0, Execution()).compile()
+    targets, each = jax.ShapeDtypeStruct((BATCH, 4), jnp.int32), jax.ShapeDtypeStruct((BATCH,), jnp.int32)
+    given: Any = Inputs(tokens, real, real, targets, each, each)  # pyright: ignore[reportArgumentType]
+    return _score.lower(model, given, Plan(Pass(), make_record_spec(job.config, None), Execution())).compile()
 
 
 def bytes_of_layers(dtype: str) -> int:

@@ -58,6 +58,9 @@ def test_an_autoregressive_run_counts_its_cache(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(JaxsinkError) as error:
         jaxsink.generate(llama, np.ones((8, 24), int), ARSampler(8))
     assert f"keys and values {2 * 4 * 8 * 32 * 128 * 4 / (1 << 20):.2f} MiB" in str(error.value)  # 2 x L x B x S x E
+    with pytest.raises(JaxsinkError) as error:
+        jaxsink.generate(llama, np.ones((8, 24), int), ARSampler(8), intervene=jaxsink.sinks.MaskSinks(1, rows="all"))
+    assert "keys and values" not in str(error.value)
 
 
 def test_loading_says_how_large_the_weights_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,14 @@ import pytest
 
 import jaxsink
 from jaxsink.cli.main import main
-from jaxsink.cli.plan import find_settings
-from jaxsink.cli.plan_tables import advice, totals
+from jaxsink.cli.plan_tables import advice
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import get_setting
 from jaxsink.planner import evaluation, planner, timing, topology
 from jaxsink.planner.compile import Compiled, Memory, needed_bytes
 from jaxsink.planner.hlo import group_size, parse_module
 from jaxsink.planner.job import Job
+from jaxsink.planner.plan import find_settings, totals
 from jaxsink.planner.planner import check_mesh
 from jaxsink.planner.roofline import guess_step, read_bytes, roofline
 from jaxsink.planner.search import largest_batch
@@ -148,6 +148,8 @@ def test_an_autoregressive_step_reads_its_cache_and_is_bound_by_memory():
     assert (job.steps, job.length, job.queries) == (128, 256, 1)
     assert job.cache_bytes == 4 * 256 * 2 * 32 * 8 * 128 * 2
     assert roofline(job, SLICE, 2e9).bound == "memory"
+    every = job.replace(intervene=MaskSinks(1, rows="all"))
+    assert (every.queries, every.cache_bytes, every.prefill_flops) == (256, 0, 0) and every.flops > 200 * job.flops
 
 
 def test_the_embedding_is_read_only_where_it_is_the_head():

@@ -18,8 +18,10 @@ from support.models import lively
 import jaxsink
 from jaxsink.cli.main import main
 from jaxsink.report import own
-from jaxsink.report.generations import played_generations, read_record, token_text, token_texts
+from jaxsink.report.generations import played_generations
 from jaxsink.report.scores import whole_scores
+from jaxsink.sampling.record_file import read_record
+from jaxsink.text.token_texts import token_text, token_texts
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 PROMPTS = [[5, 17, 31, 9], [7, 8]]
@@ -57,7 +59,7 @@ def test_report_writes_the_player_page(diffusion: jaxsink.Generation, tmp_path: 
     page = jaxsink.report(diffusion, Words(), tmp_path / "new" / "r.html", title="tiny")  # type: ignore[arg-type]
     text = Path(page).read_text()
     data = data_of(text)
-    assert str(page) == str(tmp_path / "new" / "r.html") and "What holds" not in text
+    assert str(page) == str(tmp_path / "new" / "r.html") and "What the study finds" not in text
     assert [(run["model"], run["problem"], run["kind"]) for run in data["generations"]] == [
         ("tiny", "Sequence 1", "dlm"),
         ("tiny", "Sequence 2", "dlm"),
@@ -94,7 +96,7 @@ def test_scores_of_the_newest_token_have_the_mean_of_the_rest(autoregressive: ja
 
 def test_several_runs_are_compared(diffusion: jaxsink.Generation, tmp_path: Path) -> None:
     pair = {"plain": diffusion, "top sink hidden": replace(diffusion)}
-    data = data_of(Path(jaxsink.report(pair, path=tmp_path / "r.html")).read_text())
+    data = data_of(Path(jaxsink.report(pair, out=tmp_path / "r.html")).read_text())
     assert [run["condition"] for run in data["generations"]] == ["plain"] * 2 + ["top sink hidden"] * 2
     assert len({run["name"] for run in data["generations"]}) == 4 and len(data["show"]) == 2
     shown = [data["generations"][view["generation"]] for view in data["show"]]
@@ -152,17 +154,17 @@ def top(scores: Any) -> dict[str, Any]:
 def test_records_that_cannot_be_shown(diffusion: jaxsink.Generation, change: Any, message: str, tmp_path: Path) -> None:
     other = replace(diffusion, record=change(np.asarray(diffusion.record["received"])))
     with pytest.raises(jaxsink.JaxsinkError, match=message):
-        jaxsink.report(other, path=tmp_path / "r.html")
+        jaxsink.report(other, out=tmp_path / "r.html")
     assert not list(tmp_path.iterdir())
 
 
 def test_other_arguments_that_cannot_be_shown(diffusion: jaxsink.Generation, tmp_path: Path) -> None:
     with pytest.raises(jaxsink.JaxsinkError, match=r"ends in \.html"):
-        jaxsink.report(diffusion, path=tmp_path / "r.pdf")
+        jaxsink.report(diffusion, out=tmp_path / "r.pdf")
     with pytest.raises(jaxsink.JaxsinkError, match="what `generate` returned, not of ndarray"):
-        jaxsink.report(np.zeros(3), path=tmp_path / "r.html")  # type: ignore[arg-type]
+        jaxsink.report(np.zeros(3), out=tmp_path / "r.html")  # type: ignore[arg-type]
     with pytest.raises(jaxsink.JaxsinkError, match="no generation to show"):
-        jaxsink.report({}, path=tmp_path / "r.html")
+        jaxsink.report({}, out=tmp_path / "r.html")
 
 
 def test_recorded_on_the_command_line_then_reported(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

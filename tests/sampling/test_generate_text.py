@@ -13,10 +13,10 @@ from support.paths import GOLDEN
 
 import jaxsink
 from jaxsink import ARSampler, JaxsinkError, LLaDASampler
-from jaxsink.cli.generate import why_empty
 from jaxsink.cli.main import main
 from jaxsink.sampling.generation import Generation
 from jaxsink.sampling.prompts import unknown_words
+from jaxsink.sampling.respond import why_empty
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

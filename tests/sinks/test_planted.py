@@ -170,5 +170,5 @@ def test_keeping_only_the_sink_and_scaling_it(run) -> None:
     weight = 0.5 * np.exp(4.0)
     expected = LENGTH * weight / (weight + LENGTH - 1)
     np.testing.assert_allclose(np.asarray(halved.record)[1:, 0, 0, 0, 0], expected, rtol=2e-5)
-    same = jaxsink.generate(model, PROMPT, sampler, intervene=MaskSinks(positions=(0,), factor=1.0), **common)
+    same = jaxsink.generate(model, PROMPT, sampler, intervene=lambda seen: jnp.ones(seen.drop.shape), **common)
     np.testing.assert_array_equal(same.record, run.record)

@@ -198,3 +198,104 @@ def test_largest_against_sorting(values, pads, count) -> None:
     np.testing.assert_array_equal(jax.jit(largest)(scores, jnp.array(real), jnp.array([[count]]))[0], expected)
     alone = jax.jit(largest, static_argnums=2)(scores, jnp.array(real), 1)  # has a shorter way
     np.testing.assert_array_equal(alone[0], np.isin(np.arange(len(values)), order[:1]))
+
+
+def causal_maps(rng: np.random.Generator, *lead: int, length: int) -> np.ndarray:
+    """[..., S, S], rows that sum to 1 over the keys up to the query."""
+    raw = np.tril(rng.gamma(0.3, 1.0, (*lead, length, length)) + 1e-3)
+    return raw / raw.sum(axis=-1, keepdims=True)
+
+
+def uniform_map(length: int, block: int) -> np.ndarray:
+    """Every query attends equally to its block and all before it, one query at a time."""
+    rows = np.zeros((length, length))
+    for query in range(length):
+        seen = [key for key in range(length) if key // block <= query // block]
+        rows[query, seen] = 1 / len(seen)
+    return rows
+
+
+@FEW
+@given(LENGTHS, st.integers(0, 9), st.integers(0, 9), st.sampled_from([None, 1, 4, 100]))
+def test_uniform_attention_scores_one_everywhere(length: int, left: int, right: int, block: int | None) -> None:
+    """Whatever sees what, and however the sequence is padded."""
+    scores = np.zeros((2, left + length + right), np.float32)
+    scores[:, left : left + length] = uniform_map(length, block or 1).sum(axis=0)
+    mask = np.zeros(scores.shape, bool)
+    mask[:, left : left + length] = True
+    how = {"causal": True} if block is None else {"block_length": block}
+    found = np.asarray(sinks.visibility_normalised(scores, mask, **how, by="uniform"))
+    np.testing.assert_allclose(found[mask], 1, rtol=2e-6)
+    assert (found[~mask] == 0).all()
+    assert not sinks.detect(found, sinks.Threshold(0.01), mask).any()
+    if length >= 64 and block in (None, 1):  # without it, uniform causal attention makes a sink of the first token
+        assert sinks.detect(scores, sinks.Threshold(3.0), mask)[:, left].all()
+
+
+def test_visibility_normalised_against_slow_loops() -> None:
+    """Whole maps of a causal model while it writes: [T,L,B,H,S], tokens that exist grow with the step."""
+    rng = np.random.default_rng(0)
+    maps = causal_maps(rng, 2, 3, 4, length=12)  # [L,B,H,S,S]
+    real = np.zeros((3, 3, 12), bool)  # [T,B,S]
+    for step, row in np.ndindex(3, 3):
+        real[step, row, row : 10 + step] = True
+    scores = np.zeros((3, 2, 3, 4, 12), np.float32)
+    expected = np.zeros(scores.shape)
+    for step, layer, row, head in np.ndindex(3, 2, 3, 4):
+        there = np.flatnonzero(real[step, row])
+        seen = maps[layer, row, head][np.ix_(there, there)]
+        seen = seen / seen.sum(axis=-1, keepdims=True)
+        scores[step, layer, row, head, there] = seen.sum(axis=0)
+        for number, key in enumerate(there):
+            uniform = sum(1 / (query + 1) for query in range(number, len(there)))
+            expected[step, layer, row, head, key] = seen[:, number].sum() / uniform
+    found = sinks.visibility_normalised(scores, real, causal=True, by="uniform")
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert sinks.track(found, mask=real) is not None
+    both = sinks.visibility_normalised(scores, real)  # a bidirectional map stays as it is
+    np.testing.assert_array_equal(both, np.where(real[:, None, :, None], scores, 0))
+    alone = sinks.visibility_normalised(scores[-1, 0, 1, 0, 1:], causal=True, by="uniform")  # without its padding
+    np.testing.assert_allclose(alone, expected[-1, 0, 1, 0, 1:], rtol=1e-5)
+    with pytest.raises(JaxsinkError, match="block_length must be 1 or more"):
+        sinks.visibility_normalised(scores, block_length=0)
+    with pytest.raises(JaxsinkError, match="without causal=True"):
+        sinks.visibility_normalised(scores, causal=True, block_length=4)
+    with pytest.raises(JaxsinkError, match="by must be 'queries' or 'uniform', not 'rows'"):
+        sinks.visibility_normalised(scores, causal=True, by="rows")  # type: ignore[arg-type]
+
+
+def block_maps(rng: np.random.Generator, length: int, block: int) -> np.ndarray:
+    """[S,S], rows that sum to 1 over the keys of the query's block and all before it."""
+    raw = rng.gamma(0.3, 1.0, (length, length)) * (uniform_map(length, block) > 0) + 0.0
+    return raw / raw.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("block", [1, 3, 4, 100])
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (3, 0), (2, 5)])
+def test_by_queries_is_the_mean_over_those_that_can_see_a_key_times_their_number(
+    block: int, left: int, right: int
+) -> None:
+    rng, length = np.random.default_rng(block), 11
+    seen = np.stack([block_maps(rng, length, block) for _ in range(4)])  # [H,S,S]
+    scores = np.zeros((1, 4, left + length + right), np.float32)
+    scores[0, :, left : left + length] = seen.sum(axis=1)
+    mask = np.zeros((1, left + length + right), bool)
+    mask[:, left : left + length] = True
+    how = {"causal": True} if block == 1 else {"block_length": block}
+    found = np.asarray(sinks.visibility_normalised(scores, mask, **how))
+    for head, key in np.ndindex(4, length):
+        given = [seen[head, query, key] for query in range(length) if query // block >= key // block]
+        assert found[0, head, left + key] == pytest.approx(length * np.mean(given), rel=1e-5)
+    assert (found[0, :, ~mask[0]] == 0).all()
+    np.testing.assert_array_equal(found, sinks.visibility_normalised(scores, mask, **how, by="queries"))
+    both = sinks.visibility_normalised(scores, mask)  # all see all: as it is
+    np.testing.assert_array_equal(both, scores)
+
+
+def test_by_queries_every_query_weighs_the_same() -> None:
+    """A key that all who see it attend to alone scores S, be it early or late; by "uniform" the last would win."""
+    length = 40
+    for key in (0, 20, 39):
+        scores = np.zeros(length, np.float32)
+        scores[key] = length - key
+        assert float(sinks.visibility_normalised(scores, causal=True)[key]) == pytest.approx(length)

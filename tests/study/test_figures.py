@@ -20,20 +20,24 @@ from jaxsink.study import Scores, Study, Subject, plots
 from jaxsink.study.experiments import experiment_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-WITHOUT = {"table2_tokens", "beyond_clean_ranking", "beyond_sensitivity", "beyond_extra_sink"}  # tables only
+WITHOUT = {"table2_tokens", "beyond_values", "beyond_clean_ranking", "beyond_sensitivity", "beyond_extra_sink"}
+"""Tables only."""
 
 
-def made_up(study: Study, subject: Subject, conditions: Sequence[Condition]) -> Scores:
-    """Right and wrong answers that nobody gave, in place of hours of masking."""
+def made_up(study: Study, subject: Subject, conditions: Sequence[Condition], gold: bool = False) -> Scores:
+    """Answers that nobody gave, right or wrong, and how likely published ones are; in place of hours of masking."""
     noise = np.random.default_rng(len(subject.name))
-    return {label: noise.random(20) < 1 / (1 + number / 4) for number, label in enumerate(conditions)}
+    if gold:
+        return {label: noise.random(study.problems) + number / 4 for number, label in enumerate(conditions)}
+    return {label: noise.random(study.problems) < 1 / (1 + number / 4) for number, label in enumerate(conditions)}
 
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
     """Every figure, drawn from three random models and answers that were made up."""
     subjects = [random_subject(name) for name in ("mini-llada", "mini-dream", "mini-llama")]
-    study = Study(subjects, tmp_path_factory.mktemp("figures"), problems=3, generations=2, eps=0.5, runs=Path("runs"))
+    folder = tmp_path_factory.mktemp("figures")
+    study = Study(subjects, folder, problems=20, generations=2, eps=0.5, runs=Path("runs"), untrained=0)
     kept: dict[str, Figure] = {}
 
     def keep(self: Study, name: str, figure: Figure) -> str:
@@ -47,6 +51,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
     with pytest.MonkeyPatch.context() as patch, plots.styled():
         patch.setattr(Study, "figure", keep)
         patch.setattr(Study, "scores", made_up)
+        patch.setattr(Study, "hidden", lambda self, subject, conditions: {})
         patch.setattr(import_module("jaxsink_experiments.beyond_training"), "along_the_way", along_the_way)
         for name in ORDER:
             if name not in WITHOUT:

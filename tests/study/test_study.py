@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jaxsink_experiments import ORDER
+from support.made_gallery import made_gallery
 from support.miniatures import random_subject
 
 import jaxsink
@@ -22,12 +23,14 @@ from jaxsink.evals.results import read_results
 from jaxsink.report import read_study, write_page
 from jaxsink.report.played import read_generation
 from jaxsink.report.study import VERDICTS
+from jaxsink.runs.stopping import StoppedError
 from jaxsink.sampling.generation import before_end, end_ids
 from jaxsink.sinks import MaskSinks
-from jaxsink.study import Experiment, Gallery, Recorded, Scored, Study, Subject, measure
+from jaxsink.study import Experiment, Hidden, Recorded, Scored, Study, Subject, Untrained, measurements
 from jaxsink.study.experiments import experiment_of
 from jaxsink.study.player import CONDITION, HIDDEN, export, one_generation
 from jaxsink.study.run import all_measurements, conduct
+from jaxsink.study.subject import with_random_weights
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 CONDITIONS = (PLAIN, hide(2), hide(2, "random"), Condition(MaskSinks(3, layers=(1,))), hide(1, rank_on="clean"))
@@ -36,7 +39,7 @@ CONDITIONS = (PLAIN, hide(2), hide(2, "random"), Condition(MaskSinks(3, layers=(
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> Study:
     subjects = [random_subject(name) for name in ("mini-llada", "mini-llama")]
-    return Study(subjects, tmp_path_factory.mktemp("study"), problems=3, generations=2, eps=0.5)
+    return Study(subjects, tmp_path_factory.mktemp("study"), problems=3, generations=2, eps=0.5, untrained=1)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -48,27 +51,80 @@ def experiments(names=ORDER) -> list[Experiment]:
     return [experiment_of(import_module(f"jaxsink_experiments.{name}")) for name in names]
 
 
+def longer(subject: Subject) -> Subject:
+    """With answers long enough that a sequence has more keys than any experiment hides."""
+    changes = {"gen_length": 16, "block_length": 8} if subject.is_diffusion else {"max_new_tokens": 16}
+    return replace(subject, sampler=replace(subject.sampler, **changes))
+
+
 @pytest.mark.slow
 def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeypatch) -> None:
-    study = replace(study, rows=20, loaded={})  # two batches of each condition
+    """On random weights as nulls have them, with what it takes to test: so nothing may be supported."""
+    subjects = [with_random_weights(longer(subject), 1, subject.name) for subject in study.subjects]
+    study = replace(study, subjects=subjects, rows=90, problems=6, generations=5, untrained=4, loaded={})
     findings = conduct(study, experiments())
     assert [finding.name for finding in findings] == [one.name for one in experiments()]
     for finding in findings:
-        assert finding.found and finding.verdict in VERDICTS
+        assert finding.found and finding.verdict in VERDICTS and finding.verdict != "supported"
         for name in finding.figures:
             assert (study.folder / "figures" / name).is_file()
             for kind in (".png", ".pdf"):
                 assert (study.folder / "figures" / name).with_suffix(kind).is_file()
         saved = json.loads((study.folder / "experiments" / f"{finding.name}.json").read_text(encoding="utf-8"))
         assert saved["found"] == finding.found and len(saved["tables"]) == len(finding.tables)
+        assert [test["verdict"] for test in saved["tests"]] == [test.verdict for test in finding.tests]
+        assert (study.folder / "experiments" / f"{finding.name}-problems.csv").is_file() == bool(finding.values)
+    tests = [test for finding in findings for test in finding.tests]
+    assert not [test for test in tests if test.verdict == "supported"]
+    assert len([test for test in tests if test.comparisons]) > 10
     write_page(read_study(study.folder), study.folder / "report.html")
     before = files(study.folder)
-    for module in (measure, engine):
+    for module in (measurements, engine):
         monkeypatch.setattr(module, "generate", lambda *a, **k: pytest.fail("measured again"))
     monkeypatch.setattr(study, "loaded", {})
-    assert conduct(study, experiments()) == findings
+    assert repr(conduct(study, experiments())) == repr(findings)  # NaN is not equal to itself
     write_page(read_study(study.folder), study.folder / "report.html")
     assert files(study.folder) == before
+
+
+def test_a_study_that_was_stopped_goes_on_where_it_stopped(study: Study, tmp_path: Path, monkeypatch) -> None:
+    alone = replace(study, subjects=study.subjects[:1], loaded={})
+    whole, stopped = (replace(alone, folder=tmp_path / name, loaded={}) for name in ("whole", "stopped"))
+    wanted = experiments(["fig1_scores_over_steps", "beyond_clean_ranking"])
+    findings = conduct(whole, wanted)
+    seen = []
+
+    def after_a_few() -> bool:
+        seen.append(1)
+        return len(seen) > 3
+
+    with pytest.raises(StoppedError):
+        conduct(stopped, wanted, after_a_few)
+    done = files(stopped.folder)
+    assert done and not any(name.startswith("experiments") for name in done)
+    assert repr(conduct(replace(stopped, loaded={}), wanted)) == repr(findings)
+    after = files(stopped.folder)
+    assert all(after[name] == content for name, content in done.items() if name.endswith(".npz"))
+    for name in ("fig1.json", "fig1-problems.csv", "clean.json", "clean-1.csv", "clean-problems.csv"):
+        assert (stopped.folder / "experiments" / name).read_bytes() == (
+            whole.folder / "experiments" / name
+        ).read_bytes()
+
+
+def test_untrained_models_are_measured_once_for_all_experiments(study: Study, tmp_path: Path) -> None:
+    here = replace(study, folder=tmp_path, untrained=2, loaded={})
+    wanted = experiments(["fig1_scores_over_steps", "fig3_histogram", "fig7_trajectories"])
+    here = replace(here, predictions=tuple(one for experiment in wanted for one in experiment.predictions))
+    specs = [(subject.name, spec) for subject, spec in all_measurements(here, wanted) if isinstance(spec, Untrained)]
+    assert specs == [(name, Untrained(number)) for name in ("mini-llada", "mini-llama") for number in (0, 1)]
+    llada, llama = here.subjects
+    of_llada, of_llama = (here.of_untrained(subject) for subject in (llada, llama))
+    assert set(of_llada[0]) == {f"{n}{end}" for n in ("strongest", "near-zero", "stay") for end in ("", " shuffled")}
+    assert set(of_llama[0]) == {"on-first", "on-first shuffled"}  # what is said of it, and no more
+    assert all(values.shape == (2,) for found in of_llada for values in found.values())
+    assert (of_llada[0]["strongest"] != of_llada[1]["strongest"]).all()
+    other = replace(here, predictions=wanted[0].predictions)
+    assert Untrained(0).path(other, llada) != Untrained(0).path(here, llada)
 
 
 def test_the_gallery_holds_what_a_generation_recorded(study: Study) -> None:
@@ -101,30 +157,51 @@ def test_conditions_in_turns_are_what_each_would_be_alone(study: Study) -> None:
             [list(question.prompt) for question in exam.questions],
             subject.sampler,
             intervene=condition.policy,
-            seed=[0, 1, 2],
+            seed=[study.seed + question.index for question in exam.questions],
             pad_to=exam.bucket,
         )
         ends = end_ids(subject.model.config)
         texts = [subject.tokenizer.decode(before_end(ids, ends)) for ids in np.asarray(out.response).tolist()]
         graded = [question.grade(text).correct for question, text in zip(exam.questions, texts, strict=True)]
         assert right[condition].tolist() == graded
-        kept = read_results(study.path(subject, Scored(())))
-        assert [kept[number, str(condition)]["text"] for number in range(3)] == texts
+        kept = read_results(Scored(()).path(study, subject))
+        assert [kept[question.index, str(condition)]["text"] for question in exam.questions] == texts
+
+
+def test_what_conditions_hide_is_the_same_in_turns_and_alone(study: Study, tmp_path: Path) -> None:
+    """Also those that cannot share a program, in batches of three, and one condition at a time."""
+    subject = study.subjects[1]
+    wanted = (hide(1), hide(2, "random"), hide(1, rows="all"), hide(1, rank_on="clean"))
+    together = replace(study, folder=tmp_path / "together", rows=3).hidden(subject, wanted)
+    for number, condition in enumerate(wanted):
+        alone = replace(study, folder=tmp_path / str(number)).hidden(subject, (condition,))
+        assert set(alone) == {name for name in together if name.startswith(f"{condition}: ")}
+        for name, values in alone.items():
+            assert values.shape == (measurements.HIDDEN,)
+            np.testing.assert_allclose(values, together[name], rtol=1e-5, err_msg=name)
+    assert (together[f"{hide(2, 'random')}: number"] == 2).all() and (together[f"{hide(1)}: number"] == 1).all()
 
 
 def test_the_cost_is_of_what_is_left(study: Study, tmp_path: Path) -> None:
     table1 = experiments(["table1_masking"])
     fresh = replace(study, folder=tmp_path, problems=2, loaded={})
     wanted = all_measurements(fresh, table1)
-    assert [type(spec) for _, spec in wanted].count(Scored) == 2 and len(wanted) == 2 + 4  # galleries, hidden too
-    assert all(fresh.cost(*one) > 0 for one in wanted)
-    gallery = next(one for one in wanted if isinstance(one[1], Recorded))
-    fresh.measure(*gallery)
-    assert [fresh.cost(*one) == 0 for one in wanted] == [one is gallery for one in wanted]
-    subject, spec = next(one for one in wanted if isinstance(one[1], Scored))
-    whole = fresh.cost(subject, spec)
+    kinds = [type(spec) for _, spec in wanted]
+    assert kinds.count(Scored) == 4 and kinds.count(Hidden) == 2  # answers, and how likely given ones are
+    assert kinds.count(Recorded) == 4 and len(wanted) == 10  # for the player
+
+    def costs() -> list[int]:
+        return [spec.cost(fresh, subject) for subject, spec in wanted]
+
+    assert all(cost > 0 for cost in costs())
+    gallery = kinds.index(Recorded)
+    fresh.measure(*wanted[gallery])
+    assert [number for number, cost in enumerate(costs()) if cost == 0] == [gallery]
+    number = kinds.index(Scored)
+    subject, spec = wanted[number]
+    whole, conditions = costs()[number], len(spec.conditions)
     fresh.measure(subject, Scored(spec.conditions[:2]))
-    assert fresh.cost(subject, spec) == whole * 8 / 10
+    assert costs()[number] == whole * (conditions - 2) / conditions
     assert len(all_measurements(fresh, experiments(["table1_masking", "beyond_dose"]))) == len(wanted) + 2  # shared
 
 
@@ -132,10 +209,10 @@ def test_other_settings_are_other_files(study: Study) -> None:
     subject = study.subjects[0]
 
     def name(study: Study, subject: Subject, **changes: Any) -> Path:
-        return study.path(subject, Recorded(tuple(changes.items())))
+        return Recorded(tuple(changes.items())).path(study, subject)
 
     names = {
-        study.path(subject, HIDDEN),
+        HIDDEN.path(study, subject),
         name(study, subject),
         name(study, subject, temperature=1.0),
         name(study, study.subjects[1]),
@@ -151,6 +228,8 @@ def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
     conduct(here, [])
     with pytest.raises(JaxsinkError, match="another study: settings problems is 3, not 4"):
         conduct(replace(here, problems=4), [])
+    with pytest.raises(JaxsinkError, match="another study: settings untrained is 1, not 5"):
+        conduct(replace(here, untrained=5), [])
     with pytest.raises(JaxsinkError, match="another study: models mini-llama differs"):
         conduct(replace(here, subjects=here.subjects[:1]), [])
     (tmp_path / "manifest.json").write_text("[]")
@@ -169,6 +248,9 @@ def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
         (["--mesh", "3x5"], "15 devices are asked for, and there are 8"),
         (["--runs", "nowhere"], "nowhere is not a directory"),
         (["--model", "nowhere"], "nowhere"),
+        (["--prompts", "nowhere.txt"], "cannot read nowhere.txt"),
+        (["--prompts", "humaneval"], "give --allow-code-execution"),
+        (["--prompts", "x.txt", "--data-file", "y"], "--data-file is for gsm8k and humaneval"),
     ],
 )
 def test_mistakes_are_named(arguments: list[str], words: str, tmp_path: Path, capsys: Any) -> None:
@@ -196,17 +278,14 @@ def test_the_player_gets_every_problem_with_and_without_sinks(study: Study) -> N
 
 def test_player_leaves_out_places_after_an_early_end() -> None:
     subject = random_subject("mini-llama")
-    ended = Gallery(
-        scores=np.ones((4, 2, 1, 2, 7), np.float32),
-        masked=None,
+    ended = made_gallery(
+        np.ones((4, 2, 1, 2, 7), np.float32),
         tokens=np.array([[2, 2, 5, 6, 7, 3, 2]]),
         committed_at=np.array([[-1, -1, -1, 0, 1, 2, -1]]),
         mask=np.array([[False, *[True] * 6]]),
-        real=np.ones((4, 1, 7), bool),
         taken=np.array([3]),
         prompt_length=3,
         mask_id=None,
-        eps=3.0,
     )
     arrays = one_generation(subject, ended, 0)
     assert arrays["committed_at"].tolist() == [-1, -1, 0, 1, 2] and arrays["scores"].shape == (3, 2, 2, 5)

@@ -6,6 +6,7 @@ As a process of its own, a job tells on stdout whenever it has kept something, a
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxsink_converters import convert as conversion
 from jaxsink_experiments import fig3_histogram, table1_masking
 
 import jaxsink
@@ -30,9 +32,10 @@ from jaxsink.runs.stopping import IsStopped, stop_on_sigterm
 from jaxsink.study import Study
 from jaxsink.study.experiments import experiment_of
 from jaxsink.study.run import conduct
-from jaxsink.tasks.exam import task_exam
+from jaxsink.tasks.exam import gold_exam, task_exam
 from jaxsink.training import run as training
 from jaxsink.training.step import data_mesh
+from support import checkpoints
 from support.miniatures import random_model, random_subject
 from support.training import tiny_run
 
@@ -54,6 +57,28 @@ def run_evaluation(out: Path, is_stopped: IsStopped, devices: int) -> None:
     wanted = conditions((0, 2), ("top", "random"))
     spread = jax.devices()[:devices] if devices > 1 else None
     evaluate(Evaluation(model, exam, wanted, rows=6, devices=spread), out, is_stopped)
+
+
+def run_likelihood(out: Path, is_stopped: IsStopped, devices: int) -> None:
+    model = random_model("mini-llada")
+    exam = gold_exam(task_exam(model.config, range(8)), 1)
+    spread = jax.devices()[:devices] if devices > 1 else None
+    wanted = conditions((0, 2), ("top", "random"))
+    evaluate(Evaluation(model, exam, wanted, rows=8, devices=spread), out, is_stopped)
+
+
+class Near(list[float]):
+    """Numbers that equal others up to rounding, which the place of a sequence in its batch may change."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Near) and np.allclose(self, other, rtol=1e-4, atol=1e-5)
+
+
+def likelihood_results(out: Path) -> dict[Any, Near]:
+    return {
+        key: Near(part[name] for part in (line, *line["t"].values()) for name in ("log_prob", "tokens", "kl"))
+        for key, line in read_results(out).items()
+    }
 
 
 def run_study(out: Path, is_stopped: IsStopped, devices: int) -> None:
@@ -80,8 +105,25 @@ def training_results(out: Path) -> dict[str, Any]:
     return {"curve": (out / "loss.csv").read_text(), **weights}
 
 
+def run_conversion(out: Path, is_stopped: IsStopped, devices: int) -> None:
+    """It has nothing to spread over devices, and goes back to its beginning."""
+    source = out.parent / "source"
+    if not source.exists():
+        checkpoints.make(source, "llama")
+    jaxsink.convert(source, out, is_stopped=is_stopped)
+
+
+def converted_files(out: Path) -> dict[str, Any]:
+    manifest = json.loads((out / "jaxsink.json").read_text())
+    manifest["source"].pop("path")  # a place of each test's own
+    weights = {name: np.asarray(leaf).tobytes() for name, leaf in named_leaves(jaxsink.load(out))[0]}
+    return {"files": sorted(path.name for path in out.iterdir()), "manifest": manifest, **weights}
+
+
 JOBS = {
+    "convert": Job(run_conversion, converted_files, lines=False),
     "evaluate": Job(run_evaluation, read_results),
+    "likelihood": Job(run_likelihood, likelihood_results),
     "study": Job(run_study, study_results),
     "train": Job(run_training, training_results, lines=False),
 }
@@ -104,7 +146,8 @@ def main() -> int:
     """The job as a command, with the exit codes and the sentences of one."""
     name, out, *devices = sys.argv[1:]
     training.SAVE_SECONDS = 0.0
-    for module, function in ((LineFile, "append"), (arrays, "keep"), (training, "save_state")):
+    kept = ((LineFile, "append"), (arrays, "keep"), (training, "save_state"), (conversion, "read_piece"))
+    for module, function in kept:
         telling(module, function)
 
     def run(_: argparse.Namespace) -> int:

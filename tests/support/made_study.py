@@ -102,8 +102,32 @@ def make_run(
     return arrays
 
 
+TEST = {
+    "model": "mini-llada",
+    "expected": "greater",
+    "value": 0.61,
+    "low": 0.55,
+    "high": 0.67,
+    "problems": 30,
+    "comparisons": [
+        {
+            "null": "steps shuffled",
+            "null_value": 0.4567,
+            "difference": 0.1533,
+            "low": 0.1,
+            "high": 0.2,
+            "p": 0.0123,
+            "p_opposite": 1.0,
+        }
+    ],
+    "p": 0.0369,
+    "verdict": "supported",
+    "why": "",
+}
+
+
 def make_study(path: Path, evil: str = "") -> Path:
-    verdicts = ("holds", "holds partly", "does not hold", "not tested", "new")
+    verdicts = ("supported", "refuted", "undecided", "not testable here", "undecided")
     for folder in ("experiments", "figures"):
         (path / folder).mkdir(parents=True)
     manifest = {"jaxsink": "0.1.0", "created": "2026-11-16T07:00:00Z", "models": {"mini-llada": {}, "mini-llama": {}}}
@@ -122,8 +146,7 @@ def make_study(path: Path, evil: str = "") -> Path:
             "verdict": verdict,
             "figures": [f"{name}.svg"],
             "tables": [table | {"rows": rows}],
-            "statistic": f"share of steps in which the largest sink moves{evil}",
-            "null": f"steps shuffled{evil}",
+            "tests": [TEST | {"statistic": f"share of steps in which the largest sink moves{evil}"}],
         }
         (path / "experiments" / f"{name}.json").write_text(json.dumps(experiment))
         (path / "figures" / f"{name}.svg").write_text(SVG)

@@ -154,7 +154,7 @@ class StandIns:
     def provide(self, folder: Path, text: str) -> None:
         """Copies of all that `text` names and that no `--out` or conversion in it makes."""
         for name in MAKERS:
-            named = re.search(rf"(?<![\w/-])(?<!jaxsink ){re.escape(name)}(?![\w.-])", text.replace("./", ""))
+            named = re.search(rf"(?<![\w/.-])(?<!jaxsink ){re.escape(name)}(?![\w.-])", text.replace("./", ""))
             made = re.search(rf"(--out|--record|convert \S+) (\./)?{re.escape(name)}(?![\w.-])", text)
             if named and not made:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -200,6 +200,7 @@ MAKERS: dict[str, Maker] = {
     "gsm8k_test.jsonl": lambda made, path: lines(path, GSM8K),
     "gsm8k_train.jsonl": lambda made, path: lines(path, GSM8K),
     "HumanEval.jsonl.gz": lambda made, path: lines(path, HUMANEVAL),
+    "book.txt": lambda made, path: path.write_text("Tom has 3 flowers. He buys 4 more. " * 20, encoding="utf-8"),
     "question.txt": lambda made, path: lines(path, [{"question": "Why is the sky blue?"}]),
     "tasks": lambda made, path: lm_eval_tasks(path, made["gsm8k_test.jsonl"]),
     "study": lambda made, path: run("study", "fig1", "--problems", 2, "--generations", 2, "--out", path),

@@ -20,7 +20,6 @@ from support.training import TINY, tiny_run
 
 import jaxsink
 from jaxsink.cli.main import main
-from jaxsink.cli.train import watching
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.tasks.batches import LENGTH, PROMPT, training_batch
@@ -29,6 +28,7 @@ from jaxsink.training.optimizer import MUON, is_matrix, make_optimizer, schedule
 from jaxsink.training.run import Progress, Training
 from jaxsink.training.settings import Settings
 from jaxsink.training.start import small_model
+from jaxsink.training.train import watching
 from jaxsink.zoo import builtin
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

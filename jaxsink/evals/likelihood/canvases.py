@@ -7,14 +7,21 @@ tokens has 2^L - 1 of them, so a short one needs no chance: `every` goes through
     P(l) P(which | l) L / l  =  (1 / L) (1 / C(L, l)) (L / l)  =  1 / (l C(L, l)),
 
 which gives what the average tends to. An answer of one token, as of most multiple-choice tasks, takes one pass.
+
+How well a model fills in answers of which a set share is masked (`masked_share`) is another figure: it tells easy canvases
+from hard ones, and needs few of them, because conditions are compared on the same ones.
 """
 
 from __future__ import annotations
 
-from math import comb
+from math import comb, floor
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Bool
+
+SHARES = (0.25, 0.5, 0.75)
+"""Of an answer's tokens that are masked: t of the diffusion."""
 
 
 class Canvases(NamedTuple):
@@ -47,3 +54,9 @@ def drawn(length: int, samples: int, seed: int) -> Canvases:
     masks = (first + np.arange(samples) * length // samples) % length + 1
     rank = random.random((samples, length)).argsort(axis=1).argsort(axis=1)
     return Canvases(rank < masks[:, None], length / masks / samples)
+
+
+def masked_share(length: int, share: float, samples: int, random: np.random.Generator) -> Bool[np.ndarray, "N L"]:
+    """Random canvases with that share of the tokens masked, to the nearest number, and one at the least."""
+    rank = random.random((samples, length)).argsort(axis=1).argsort(axis=1)
+    return rank < max(1, floor(share * length + 0.5))

@@ -20,33 +20,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jaxtyping import Bool
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_two, round_up
+from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_two
 from jaxsink.evals.likelihood.canvases import canvases, count
 from jaxsink.evals.likelihood.fill import FillMasks
-from jaxsink.nn.attention import choose_backend
-from jaxsink.nn.batch import Batch, Execution
-from jaxsink.nn.compilation import model_jit
-from jaxsink.nn.sharding import keep_layout
+from jaxsink.evals.likelihood.passes import Pass, Row, Shape, run_rows
+from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Model
 from jaxsink.parallel.hosts import to_host
-from jaxsink.parallel.layout import put_batch
 from jaxsink.parallel.mesh import DATA, mesh_of
-from jaxsink.recording.spec import RecordSpec, make_record_spec
 from jaxsink.runs.progress import progress
 from jaxsink.sampling import interventions
 from jaxsink.sampling.autoregressive import ARSampler
 from jaxsink.sampling.generate import generate
-from jaxsink.sampling.interventions import Previous, drop_where
-from jaxsink.sampling.rng import sequence_keys
-
-HEAD = 64  # places whose logits are in memory at a time
-NARROWEST = 8  # places of an answer, so that short answers of all lengths share a program
 
 
 class Pair(NamedTuple):
@@ -79,18 +68,6 @@ class Scoring:
         for name in ("samples", "rows", "bucket"):
             if getattr(self, name) < 1:
                 raise JaxsinkError(f"Scoring: {name} must be 1 or more, and is {getattr(self, name)}.")
-
-
-class Row(NamedTuple):
-    """One sequence to run. The answer's places are the last ones, but for causal models, which do not see its end."""
-
-    part: int
-    tokens: np.ndarray  # i32[S]
-    given: int  # how many of them are context
-    answer: Sequence[int]
-    scored: np.ndarray  # bool, as long as the answer
-    weight: float
-    seed: int
 
 
 def likelihoods(model: Model, pairs: Sequence[Pair], how: Scoring | None = None) -> list[Likelihood]:
@@ -141,10 +118,8 @@ def seed_of(pair: Pair, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
-def shape_of(pair: Pair, bucket: int) -> tuple[int, int]:
-    """(S, W): padded sizes of the sequence and of the answer."""
-    width = max(power_of_two(len(pair.answer)), NARROWEST)
-    return max(round_up(len(pair.context) + len(pair.answer), bucket), width), width
+def shape_of(pair: Pair, bucket: int) -> Shape:
+    return Shape.of(len(pair.context) + len(pair.answer), len(pair.answer), bucket)
 
 
 def share_of(model: Model) -> int:
@@ -157,12 +132,18 @@ def rows_of(number: int, pair: Pair, model: Model, how: Scoring) -> Iterator[Row
     """What has to be run for a pair."""
     config, (context, answer), seed = model.config, pair, seed_of(pair, how.seed)
     if config.mask_id is None:
-        yield Row(number, np.array(context + answer)[:-1], len(context), answer, np.ones(len(answer), bool), 1.0, seed)
+        yield Row(number, np.array(context + answer)[:-1], len(context), answer, np.ones(len(answer), bool), seed)
         return
     shown = canvases(len(answer), how.samples, seed)
     for place, (masked, weight) in enumerate(zip(shown.masked, shown.weight, strict=True)):
-        tokens = np.concatenate([context, np.where(masked, config.mask_id, answer)]).astype(np.int32)
-        yield Row(number, tokens, len(context), answer, masked, float(weight), seed + place)
+        yield masked_row(config, number, pair, masked, seed + place)._replace(weight=float(weight))
+
+
+def masked_row(config: ModelConfig, owner: int, pair: Pair, masked: Bool[np.ndarray, " A"], seed: int) -> Row:
+    """An answer with these of its tokens masked, and scored."""
+    assert config.mask_id is not None
+    tokens = np.concatenate([pair.context, np.where(masked, config.mask_id, pair.answer)]).astype(np.int32)
+    return Row(owner, tokens, len(pair.context), pair.answer, masked, seed)
 
 
 def in_passes(model: Model, pairs: Sequence[Pair], how: Scoring) -> tuple[np.ndarray, np.ndarray]:
@@ -173,91 +154,17 @@ def in_passes(model: Model, pairs: Sequence[Pair], how: Scoring) -> tuple[np.nda
         per_pair = [count(len(pairs[n].answer), how.samples) if model.config.is_diffusion else 1 for n in numbers]
         size = batch_size(sum(per_pair), how.rows, share_of(model))
         jobs.append((shape, numbers, size, -(-sum(per_pair) // size)))
-    with progress([shape[0] * size for shape, _, size, batches in jobs for _ in range(batches)]) as (begin, end):
+    with progress([shape.length * size for shape, _, size, batches in jobs for _ in range(batches)]) as (begin, end):
         for shape, numbers, size, _ in jobs:
             rows = (row for number in numbers for row in rows_of(number, pairs[number], model, how))
             for batch, real in full_batches(rows, size):
-                begin(f"likelihoods, sequences of up to {shape[0]} tokens")
-                log_prob, likeliest = run_rows(model, batch, shape, how)
-                for row, values, hits in zip(batch[:real], log_prob[:real], likeliest[:real], strict=True):
-                    values, hits = values[-len(row.answer) :][row.scored], hits[-len(row.answer) :][row.scored]
-                    sums[row.part] += row.weight * float(values.sum(dtype=np.float64))
-                    best[row.part] &= bool(hits.all())
+                begin(f"likelihoods, sequences of up to {shape.length} tokens")
+                scores = run_rows(model, batch, shape, Pass(how.intervene, how.cfg_scale))
+                for row, values, hits in list(zip(batch, scores.log_prob, scores.likeliest, strict=True))[:real]:
+                    sums[row.owner] += row.weight * float(row.of_answer(np.asarray(values, np.float64)).sum())
+                    best[row.owner] &= bool(row.of_answer(np.asarray(hits)).all())
                 end()
     return sums, best
-
-
-def run_rows(model: Model, rows: Sequence[Row], shape: tuple[int, int], how: Scoring) -> tuple[np.ndarray, np.ndarray]:
-    """(f32[B,W] log-probabilities of the answers' tokens, bool[B,W] likeliest), answers at the right edge."""
-    length, width = shape
-    pad = model.config.pad_id or 0
-    tokens, real = np.full((len(rows), length), pad, np.int32), np.zeros((len(rows), length), bool)
-    given, targets = real.copy(), np.zeros((len(rows), width), np.int32)
-    for place, row in enumerate(rows):
-        start = length - len(row.tokens)
-        tokens[place, start:] = row.tokens
-        real[place, start:] = True
-        given[place, start : start + row.given] = True
-        targets[place, width - len(row.answer) :] = row.answer
-    mesh = mesh_of(model)
-    seeds = np.array([row.seed & 0xFFFFFFFF for row in rows], np.uint32)
-    ids, mask, context, answers = (put_batch(x, mesh) for x in (tokens, real, given, targets))
-    keys = sequence_keys(put_batch(seeds, mesh))
-    needed = None if how.intervene is None else interventions.needs(how.intervene)
-    spec = make_record_spec(model.config, None, needed)
-    execution = Execution(choose_backend(None, length, length, mesh), mesh)
-    return to_host(_score(model, ids, mask, context, answers, keys, how.intervene, spec, how.cfg_scale, execution))
-
-
-@model_jit(static=("intervene", "spec", "cfg_scale", "execution"))
-def _score(
-    model: Model,
-    tokens: Array,
-    real: Array,
-    given: Array,
-    targets: Array,
-    keys: Array,
-    intervene: Any,
-    spec: RecordSpec,
-    cfg_scale: float,
-    execution: Execution,
-) -> tuple[Array, Array]:
-    config = model.config
-    (batch, length), width = tokens.shape, targets.shape[1]
-    places = jnp.maximum(jnp.arange(length - width, length) - config.shift_logits, 0)
-
-    def run(tokens: Array, drop: Array | None, recorders: Any = ()) -> tuple[Array, Any]:
-        canvas = Batch.make(config, tokens, real, prompt=given)
-        canvas = canvas._replace(outputs=jnp.broadcast_to(places, (batch, width)))
-        out = model(canvas, drop=drop, recorders=recorders, execution=execution, head=False)
-        return out.hidden, out.record
-
-    drop = None
-    if intervene is not None:
-        seen = jax.tree.unflatten(spec.needs_treedef, run(tokens, None, spec.needs)[1])
-        nothing = jnp.zeros((config.layers, batch, config.heads, length), bool)
-        previous = Previous(seen, jnp.int32(1), tokens, real, given, keys, nothing)
-        drop = drop_where(intervene(previous), real[None, :, None, :])
-    hidden = [run(tokens, drop)[0]]
-    if cfg_scale:
-        hidden.append(run(jnp.where(given, config.mask_id or 0, tokens), drop)[0])
-
-    def head(part: tuple[list[Array], Array]) -> tuple[Array, Array]:
-        states, target = part
-        scores = model.logits(states[0])
-        if cfg_scale:
-            unguided = model.logits(states[1])
-            scores = unguided + (cfg_scale + 1) * (scores - unguided)
-        picked = jnp.take_along_axis(scores, target[..., None], axis=-1)[..., 0]
-        return picked - jax.nn.logsumexp(scores, axis=-1), scores.argmax(axis=-1) == target
-
-    chunk = min(width, HEAD)  # both are powers of two
-
-    def cut(x: Array) -> Array:
-        return jnp.moveaxis(x.reshape(batch, width // chunk, chunk, *x.shape[2:]), 1, 0)
-
-    found = lax.map(head, (jax.tree.map(cut, hidden), cut(targets)))
-    return keep_layout(jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, width), found), execution.mesh)
 
 
 def preferred(model: Model, pairs: Sequence[Pair], how: Scoring) -> np.ndarray:

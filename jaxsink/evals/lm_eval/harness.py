@@ -22,12 +22,17 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
+from jaxsink.checkpoints.formats import JsonObject
+from jaxsink.checkpoints.gcs import local
 from jaxsink.checkpoints.load import load, sampler_for
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import batch_size as size_of
 from jaxsink.evals.batching import buckets, full_batches, round_up
 from jaxsink.evals.likelihood.scoring import Likelihood, Pair, Scoring, likelihoods, share_of
+from jaxsink.evals.lm_eval.answers import Answers
 from jaxsink.evals.lm_eval.options import Request, make_sampler, parse_options
+from jaxsink.nn.fingerprint import fingerprint
+from jaxsink.nn.quantization import weights_dtype
 from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.mesh import mesh_from
 from jaxsink.runs.progress import progress
@@ -39,6 +44,7 @@ from jaxsink.text import chat
 from jaxsink.zoo.resolve import NAMES
 
 ROWS = 32  # of a batch where lm-eval is told "auto"
+PART = 16  # batches of likelihoods, after which they are kept
 REPEAT = 1_000_003  # between the seeds of two texts for the same question
 
 log = logging.getLogger(__name__)
@@ -56,6 +62,7 @@ class JaxsinkLM(TemplateLM):
     seed           of all draws; each question adds its number in the task
     setting        decode as this setting of `jaxsink evaluate` says
     chat_template  the template's name in jaxsink.text.chat, where the tokenizer's files do not tell
+    out            directory of a run: answers are kept there as they come, and the same command goes on with them
     add_bos_token  whether texts get the tokenizer's special tokens (default: unless they begin with bos)
     options        of the sampler and of the masking: see jaxsink.evals.lm_eval.options
     """
@@ -75,6 +82,7 @@ class JaxsinkLM(TemplateLM):
         setting: str | None = None,
         chat_template: str | None = None,
         add_bos_token: bool | None = None,
+        out: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -101,6 +109,14 @@ class JaxsinkLM(TemplateLM):
         self.scoring = Scoring(mc_num, self.rows, seed, BUCKET, guidance, self.options.masking, check_greedy)
         # wrong options are found now, not after the tasks are loaded
         make_sampler(self.config, self.sampler, self.options, Request())
+        self.answers = Answers(None if out is None else local(out, "out"), {} if out is None else self.identity())
+
+    def identity(self) -> JsonObject:
+        """What all answers depend on, beside the question itself."""
+        scoring = replace(self.scoring, intervene=None, rows=1, check_greedy=True)  # the others change no result
+        masking = None if self.options.masking is None else asdict(self.options.masking)
+        weights = {"fingerprint": fingerprint(self.model), "dtype": weights_dtype(self.model)}
+        return {"model": weights, "masking": masking, "likelihoods": asdict(scoring)}
 
     # Text and tokens
 
@@ -151,7 +167,22 @@ class JaxsinkLM(TemplateLM):
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
     ) -> list[tuple[float, bool]]:
         pairs = [self.fitting(context, answer) for _, context, answer in requests]
-        return [(found.log_prob, found.is_greedy) for found in likelihoods(self.model, pairs, self.scoring)]
+        return [(found.log_prob, found.is_greedy) for found in self.likelihoods(pairs, self.scoring)]
+
+    def likelihoods(self, pairs: Sequence[Pair], scoring: Scoring) -> list[Likelihood]:
+        def ask(numbers: Sequence[int]) -> Iterator[dict[int, Likelihood]]:
+            """All at once, or where they are kept in parts, pairs of a length together."""
+            by_length = sorted(numbers, key=lambda number: sum(map(len, pairs[number])))
+            size = len(numbers) if self.answers.folder is None else PART * self.rows
+            parts = [by_length[first : first + size] for first in range(0, len(numbers), max(1, size))]
+            with progress([len(part) for part in parts]) as (begin, end):
+                for part in parts:
+                    begin("likelihoods")
+                    yield dict(zip(part, likelihoods(self.model, [pairs[n] for n in part], scoring), strict=True))
+                    end()
+
+        found = self.answers.complete([[*pair, scoring.check_greedy] for pair in pairs], ask)
+        return [Likelihood(*one) for one in found]
 
     def fitting(self, context: list[int], answer: list[int]) -> Pair:
         """As much of the context as the model has room for."""
@@ -177,7 +208,7 @@ class JaxsinkLM(TemplateLM):
                 context, answer = make_disjoint_window(window)
                 owners.append(number)
                 pairs.append(Pair(tuple(context), tuple(answer)))
-        found: list[Likelihood] = likelihoods(self.model, pairs, replace(self.scoring, check_greedy=False))
+        found = self.likelihoods(pairs, replace(self.scoring, check_greedy=False))
         sums = np.bincount(owners, [one.log_prob for one in found], minlength=len(requests)) if pairs else None
         return [0.0] * len(requests) if sums is None else [float(value) for value in sums]
 
@@ -185,10 +216,19 @@ class JaxsinkLM(TemplateLM):
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """The texts, in order; each up to its first end token or stop sequence."""
-        texts = [""] * len(requests)
-        found = buckets(
-            self.writings(requests), lambda one: (one.width, one.sampler.response_length, repr(one.sampler))
-        )
+        asked = list(self.writings(requests))
+
+        def ask(numbers: Sequence[int]) -> Iterator[dict[int, str]]:
+            for texts in self.write([asked[number] for number in numbers]):
+                for number, text in texts.items():  # for lm-eval's own --use_cache
+                    self.cache_hook.add_partial("generate_until", requests[number].args, text)
+                yield texts
+
+        return self.answers.complete([one.question for one in asked], ask)
+
+    def write(self, asked: Sequence[Writing]) -> Iterator[dict[int, str]]:
+        """The texts of one batch after the other."""
+        found = buckets(asked, lambda one: (one.width, one.sampler.response_length, repr(one.sampler)))
         share = share_of(self.model)
         jobs = [job for _, bucket in found for job in full_batches(bucket, size_of(len(bucket), self.rows, share))]
         with progress([(batch[0].width + batch[0].sampler.response_length) * len(batch) for batch, _ in jobs]) as (
@@ -205,12 +245,11 @@ class JaxsinkLM(TemplateLM):
                     seed=[one.seed for one in batch],
                     pad_to=BUCKET,
                 )
-                for one, ids in list(zip(batch, to_host(out.response).tolist(), strict=True))[:real]:
-                    text = truncate(self.text.decode(before_end(ids, end_ids(self.config))), one.until)
-                    texts[one.number] = text
-                    self.cache_hook.add_partial("generate_until", requests[one.number].args, text)
+                yield {
+                    one.number: truncate(self.text.decode(before_end(ids, end_ids(self.config))), one.until)
+                    for one, ids in list(zip(batch, to_host(out.response).tolist(), strict=True))[:real]
+                }
                 end()
-        return texts
 
     def writings(self, requests: Sequence[Any]) -> Iterator[Writing]:
         """Requests ready to run. A question's seed is that of `jaxsink evaluate`, and another one when it is asked again."""
@@ -239,6 +278,11 @@ class Writing(NamedTuple):
     sampler: Any
     seed: int
     until: tuple[str, ...]
+
+    @property
+    def question(self) -> list[Any]:
+        """All that decides the text, beside the model."""
+        return [self.prompt, repr(self.sampler), self.seed, self.until]
 
     @property
     def width(self) -> int:

@@ -2,7 +2,8 @@
 
     decoding     the fields of the model's sampler: steps, block_length, temperature, top_p, alg … or setting=NAME for those
                  of a setting of `jaxsink evaluate`
-    masking      the fields of MaskSinks: k, select, rule, rank_on, per, layers, spare, positions, keep, factor, sink_eps
+    masking      the fields of MaskSinks: k, select, rule, rank_on, per, layers, spare, positions, keep, factor, share,
+                 rows, sink_eps
 
 What the model arguments say goes first, then what the task asks for (its generation_kwargs, or --gen_kwargs), then what
 the model recommends (`jaxsink.sampler_for`). So a task's `temperature: 0.0` does not undo the temperature of a setting.
@@ -25,6 +26,7 @@ from jaxsink.sinks.mask import MaskSinks
 LENGTHS = ("gen_length", "max_new_tokens")  # both names are taken, whatever the sampler calls it
 TASK_LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens")
 LISTS = ("layers", "positions")
+KINDS = {"k": int, "spare": int, "eps": (int, float), "factor": (int, float), "share": float, "keep": bool}
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,11 @@ def parse_masking(given: Mapping[str, Any]) -> MaskSinks | None:
     for name in LISTS:
         if values.get(name) is not None:
             values[name] = parse_numbers(name, values[name])
-    for name, kinds in (("k", int), ("spare", int), ("eps", (int, float)), ("factor", (int, float)), ("keep", bool)):
+    for name, kinds in KINDS.items():
         value = values.get(name)
         if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool)):
             raise JaxsinkError(f"the model argument {name} has the wrong kind of value: {value!r}.")
-    hides = "k" in values or "positions" in values or values.get("rule") == "threshold"
+    hides = values.keys() & {"k", "share", "positions"} or values.get("rule") == "threshold"
     if values and not hides:
         raise JaxsinkError(f"{next(iter(given))} says how sinks are masked, but not that they are; add k=1, say.")
     if not values or (values.get("k") == 0 and len(values.keys() & {"positions", "rule", "keep"}) == 0):

@@ -14,7 +14,10 @@ import numpy as np
 def run(
     config: Any, params: Any, tokens: np.ndarray, mask: np.ndarray, drop: np.ndarray | None = None
 ) -> tuple[Any, Any]:
-    """(logits [B,S,V], attention [L,B,H,S,S]) at real tokens; zeros elsewhere."""
+    """(logits [B,S,V], attention [L,B,H,S,S]) at real tokens; zeros elsewhere.
+
+    drop: keys to hide, [L,B,H,S]; or, without padding, [L,B,H,S,S], each query's own.
+    """
     params = _float64(params)
     batch, length = tokens.shape
     logits = np.zeros((batch, length, config.vocab))
@@ -22,7 +25,7 @@ def run(
     for row in range(batch):
         real = np.flatnonzero(mask[row])
         hidden, maps = _one_sequence(
-            config, params, tokens[row, real], real, None if drop is None else drop[:, row][:, :, real]
+            config, params, tokens[row, real], real, None if drop is None else drop[:, row][..., real]
         )
         head = params["head"]["weight"] if "head" in params else params["embedding"]
         logits[row, real] = hidden @ head.T
@@ -63,7 +66,8 @@ def _attention(config, p, x, position, slots, window, drop, maps):
     for head in range(config.heads):
         for i in range(len(x)):
             seen = [j for j in range(len(x)) if _sees(config, i, j, position, slots, window)]
-            kept = seen if drop is None else [j for j in seen if not drop[head, j]]
+            dropped = () if drop is None else np.flatnonzero(drop[head] if drop.ndim == 2 else drop[head, i])
+            kept = [j for j in seen if j not in dropped]
             keys = kept or seen
             score = np.array([q[i, head] @ k[j, head // group] for j in keys]) / math.sqrt(size)
             weight = np.exp(score - score.max())

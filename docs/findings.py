@@ -1,0 +1,235 @@
+"""Writes what the study found into README.md and docs/study.md, every number from the committed results.
+
+    python docs/findings.py          write both pages anew
+    python docs/findings.py --check  say whether they are as they would be written
+
+The results are those of three runs, whose directories `experiments/` were copied to experiments/results/:
+
+    jaxsink study --out builtin
+    jaxsink study --model untrained:mini-llada … (one for each built-in model) --problems 12 --out untrained
+    jaxsink study --model planted --problems 12 --out planted
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "experiments" / "results"
+BEGIN, END = "<!-- findings: written by docs/findings.py -->", "<!-- end of findings -->"
+MODELS = ("mini-llada", "mini-dream", "mini-llama")
+SIGNS = {"supported": "**yes**", "refuted": "**no**", "undecided": "?", "not testable here": "–"}
+USUAL = ("fig1", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig10", "table2", "values", "table1", "controls")
+
+
+@cache
+def finding(name: str, run: str = "") -> dict[str, Any]:
+    return json.loads((RESULTS / run / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def result_of(name: str, model: str, words: str = "", run: str = "") -> dict[str, Any]:
+    """The one test of a finding that is about this model, and whose statistic has these words."""
+    found = [test for test in finding(name, run)["tests"] if test["model"] == model and words in test["statistic"]]
+    return exactly(found)
+
+
+def against(test: dict[str, Any], null: str) -> dict[str, Any]:
+    (found,) = (one for one in test["comparisons"] if null in one["null"])
+    return found
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def number(value: float, sign: str = "") -> str:
+    return f"{value:{sign}.2f}" if abs(value) < 10 else f"{value:{sign}.1f}"
+
+
+def range_of(one: dict[str, Any], show: Callable[[float], str] = number) -> str:
+    """A difference with its interval, or a value with its."""
+    value = one.get("difference", one.get("value"))
+    return f"{show(value)} [{show(one['low'])}, {show(one['high'])}]"
+
+
+def signed(value: float) -> str:
+    return number(value, "+")
+
+
+def row(model: str, condition: str) -> dict[str, Any]:
+    """A line of the masking table."""
+    table = finding("table1")["tables"][0]
+    (found,) = (line for line in table["rows"] if line[:2] == [model, condition])
+    return dict(zip(table["columns"], found, strict=True))
+
+
+def readme() -> str:
+    lines = (f"{number}. {sentence}" for number, sentence in enumerate(sentences(), 1))
+    return "\n".join(textwrap.fill(line, 125, subsequent_indent="   ", break_on_hyphens=False) for line in lines)
+
+
+def sentences() -> Iterator[str]:
+    """Five findings in plain words. What they assert about verdicts is checked, so that other results need other words."""
+    diffusion = MODELS[:2]
+    sinks = [result_of("fig10", name) for name in diffusion]
+    strong = [result_of("fig1", name) for name in diffusion]
+    assert {test["verdict"] for test in (*sinks, *strong)} == {"supported"}
+    shuffled = [against(test, "shuffled")["null_value"] for test in strong]
+    yield (
+        f"*Sinks are there, beyond chance.* By the paper's rule {share(sinks[0])} % of the tokens are sinks in `mini-llada` "
+        f"and {share(sinks[1])} % in `mini-dream`; the strongest 3 % of the keys take {both(strong)} of the attention, and "
+        f"{percent(shuffled[0])} and {percent(shuffled[1])} if it is chance which keys queries share."
+    )
+    first, moves = result_of("fig7", "mini-llama", "first token"), [result_of("fig4", name) for name in diffusion]
+    assert first["verdict"] == "refuted" and {test["verdict"] for test in moves} == {"refuted"}
+    yield (
+        f"*But not as in the paper.* When the largest sink of a head changes its place, a sink has moved in {both(moves)} "
+        "of the cases (`mini-llada`, `mini-dream`); in the rest, the old place stays a sink or the new one was one already. "
+        "And the autoregressive `mini-llama` has no sink on its first token, which is the strongest key in "
+        f"{percent(first['value'])} of heads and steps: it cannot stand for Llama."
+    )
+    yield from masking_sentences()
+    values = [result_of("values", name, "length of values") for name in MODELS]
+    yield (
+        "*These sinks carry information.* Real sinks have short values. Here the length of values at sinks, over that of "
+        f"other keys, is {times(values[0])} in `mini-llada`, {times(values[1])} in `mini-dream` and {times(values[2])} in "
+        "`mini-llama`: hiding such keys takes away words and numbers that are needed."
+    )
+    yield (
+        "*So this says what the instrument measures, not what 8B models do*: three tiny models, one task, one seed each. "
+        "The same commands run on LLaDA-8B."
+    )
+
+
+LOST = "problems lost with the top key hidden"
+
+
+def masking_sentences() -> Iterator[str]:
+    """What is lost with the top key hidden, against its controls."""
+    lost = [
+        exactly([t for t in finding("controls")["tests"] if t["model"] == name and t["statistic"] == LOST])
+        for name in MODELS
+    ]
+    parts = []
+    for name, test in zip(MODELS, lost, strict=True):
+        partner, mass = (against(test, f"{control} keys")["null_value"] for control in ("partner", "mass"))
+        parts.append(
+            f"`{name}` {percent(test['value'])} [{percent(test['low'])}, {percent(test['high'])}] of the problems "
+            f"({percent(partner)} with partners, {percent(mass)} with keys that have as much attention; more than "
+            f"both: {test['verdict']})"
+        )
+    yield f"*Hiding the strongest key of every head costs* {'; '.join(parts)}. The paper has no such controls."
+
+
+def exactly(found: list[dict[str, Any]]) -> dict[str, Any]:
+    (one,) = found
+    return one
+
+
+def share(test: dict[str, Any]) -> str:
+    """In per cent, with its interval."""
+    value, low, high = (f"{100 * test[name]:.1f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+def both(tests: list[dict[str, Any]]) -> str:
+    return " and ".join(percent(test["value"]) for test in tests)
+
+
+def times(test: dict[str, Any]) -> str:
+    """A log ratio as a ratio, with its interval."""
+    value, low, high = (f"{math.exp(test[name]):.2f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+def tests_table() -> str:
+    """Findings × random weights, the planted model and the built-in ones."""
+    runs = {"untrained": "untrained", "planted": "planted"}
+    columns = [*(f"untrained:{name}" for name in MODELS), "planted", *MODELS]
+    lines = [f"| claim and statistic | {' | '.join(columns)} |", f"| --- | {' | '.join('---' for _ in columns)} |"]
+    for name in USUAL:
+        for statistic in statistics_of(name):
+            cells = []
+            for column in columns:
+                found = finding(name, next((run for start, run in runs.items() if column.startswith(start)), ""))[
+                    "tests"
+                ]
+                test = next((t for t in found if t["model"] == column and t["statistic"] == statistic), None)
+                cells.append(cell(test))
+            lines.append(f"| `{name}` {statistic} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def statistics_of(name: str) -> list[str]:
+    found = (test for run in ("", "untrained", "planted") for test in finding(name, run)["tests"])
+    return list(dict.fromkeys(test["statistic"] for test in found))
+
+
+def cell(test: dict[str, Any] | None) -> str:
+    if test is None:
+        return ""
+    if not test["comparisons"]:
+        return SIGNS[test["verdict"]]
+    differences = "; ".join(range_of(one, signed) for one in test["comparisons"])
+    return f"{number(test['value'])} ({differences}) {SIGNS[test['verdict']]}"
+
+
+def masking_table() -> str:
+    """Every condition of Table 1: answers, likelihood, and what was hidden."""
+    table = finding("table1")["tables"][0]
+    lines = [
+        "| model | hidden | solved | nats per token lost | keys per head | share of S | duty | Eq. 3 sinks | attention |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for found in table["rows"]:
+        line = dict(zip(table["columns"], found, strict=True))
+        more = range_of({"value": line["more nats"], "low": line["more: low"], "high": line["more: high"]}, signed)
+        kept = [line[name] for name in HIDDEN]
+        shown = [number(kept[0]) if kept[0] != "" else "", *(percent(x) if x != "" else "" for x in kept[1:])]
+        cells = [line["model"], line["condition"], percent(line["solved"]), more, *shown]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+HIDDEN = (
+    "keys hidden per head",
+    "as share of S",
+    "duty of a hidden key",
+    "of them sinks by Eq. 3",
+    "attention on them before",
+)
+
+
+def page_with(path: Path, text: str) -> str:
+    """The page with what stands between the marks written anew."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+def pages() -> dict[Path, str]:
+    study = f"{tests_table()}\n\n{MASKING}\n\n{masking_table()}"
+    return {
+        path: page_with(path, text)
+        for path, text in ((ROOT / "README.md", readme()), (ROOT / "docs" / "study.md", study))
+    }
+
+
+MASKING = (
+    "**Masking with all controls.** *Duty*: of the steps in which a key could be hidden, those in which it was (if ever). "
+    "*Eq. 3 sinks*: of the hidden keys. *Attention*: on the hidden keys of a head, in the map they were selected from."
+)
+
+if __name__ == "__main__":
+    wrong = [path for path, text in pages().items() if path.read_text(encoding="utf-8") != text]
+    if "--check" in sys.argv:
+        sys.exit(f"written by hand: {', '.join(map(str, wrong))}" if wrong else 0)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

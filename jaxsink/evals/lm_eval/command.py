@@ -1,0 +1,25 @@
+"""`jaxsink.lm_eval`: the command of lm-evaluation-harness (extra `eval`), with the model `jaxsink` in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+from jaxsink.errors import JaxsinkError, install_hint
+
+HARNESS = "jaxsink.evals.lm_eval.harness"  # importing it registers the model; it needs lm-eval
+
+
+def lm_eval(arguments: Sequence[str]) -> None:
+    """Run lm-eval with these arguments, which are its own: ["--model", "jaxsink", "--tasks", …]."""
+    if find_spec("lm_eval") is None:
+        raise JaxsinkError(f"lm-evaluation-harness is not installed; {install_hint('eval')}.")
+    command = import_module("lm_eval.__main__")
+    import_module(HARNESS)
+    before, sys.argv = sys.argv, ["lm-eval", *arguments]  # lm-eval reads its arguments there, and nowhere else
+    try:
+        command.cli_evaluate()
+    finally:
+        sys.argv = before
