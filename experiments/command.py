@@ -28,7 +28,7 @@ and beyond it: {", ".join(short(m) for m in BEYOND)}"""
 
 OPTIONS = (
     *("full", "problems", "generations", "rows", "mesh", "runs", "seed"),
-    *("prompts", "data_file", "allow_code_execution"),
+    *("prompts", "data_file", "allow_code_execution", "untrained"),
 )
 
 
@@ -70,6 +70,13 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--data-file", metavar="FILE", help="the published file of gsm8k or humaneval, if it is here")
     parser.add_argument("--allow-code-execution", action="store_true", help="run the programs that humaneval asks for")
+    parser.add_argument(
+        "--untrained",
+        type=int,
+        default=8,
+        metavar="N",
+        help="models with random weights that each model is held against; fewer than 4 are no null (default: 8)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the problems and all draws (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     add_reading_options(parser)

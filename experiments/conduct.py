@@ -21,6 +21,7 @@ from jaxsink.runs.progress import stage
 from jaxsink.runs.stopping import IsStopped, never
 from jaxsink.study import Experiment, Finding, Study, subject
 from jaxsink.study.experiments import experiment_of
+from jaxsink.study.nulls import UNTRAINED
 from jaxsink.study.prompts import TASK, find_prompts
 from jaxsink.study.run import conduct
 
@@ -39,6 +40,7 @@ def conduct_study(
     prompts: str | os.PathLike[str] = TASK,
     data_file: str | os.PathLike[str] | None = None,
     allow_code_execution: bool = False,
+    untrained: int = UNTRAINED,
     seed: int = 0,
     mask_id: int | None = None,
     ignore_settings: Sequence[str] = (),
@@ -51,6 +53,8 @@ def conduct_study(
         usual if given is None else given
         for usual, given in zip(FULL if full else QUICK, (problems, generations), strict=True)
     )
+    if untrained < 0:
+        raise JaxsinkError(f"--untrained: there cannot be {untrained} models; 0 leaves that null out.")
     if problems < 1 or generations < 2 or rows < 1:
         raise JaxsinkError("a study needs at least one problem, two generations and one sequence.")
     training = None if runs is None else Path(runs).expanduser()
@@ -63,7 +67,7 @@ def conduct_study(
     ]
     for one in subjects:
         one.exam(generations, seed)  # what it cannot be asked is said at once
-    study = Study(subjects, Path(out), problems, generations, rows, seed=seed, runs=training)
+    study = Study(subjects, Path(out), problems, generations, rows, seed=seed, runs=training, untrained=untrained)
     findings = conduct(study, experiments, is_stopped)
     with stage("writing the page"):
         write_page(read_study(study.folder), study.folder / "report.html")

@@ -78,6 +78,7 @@ def study(
     prompts: PathLike = "task",
     data_file: PathLike | None = None,
     allow_code_execution: bool = False,
+    untrained: int = 8,
     seed: int = 0,
     mask_id: int | None = None,
     ignore_settings: Sequence[str] = (),
@@ -96,13 +97,14 @@ def study(
                  lines with "prompt" and "answer")
     data_file    of the benchmark, if it is already here
     allow_code_execution  humaneval's answers are programs; they run in the sandbox
+    untrained    models with random weights that each model is held against; fewer than 4 are no null
     seed         of the problems and all draws
     mask_id, ignore_settings  as for `load`
     is_stopped   is asked between batches; when it is true, StoppedError is raised, and nothing finished is lost
     """
     options: dict[str, Any] = {"full": full, "problems": problems, "generations": generations, "rows": rows}
     options |= {"mesh": mesh, "runs": runs, "seed": seed, "prompts": prompts, "data_file": data_file}
-    options |= {"allow_code_execution": allow_code_execution}
+    options |= {"allow_code_execution": allow_code_execution, "untrained": untrained}
     options |= {"mask_id": mask_id, "ignore_settings": ignore_settings, "is_stopped": is_stopped}
     return plugin("study")([names] if isinstance(names, str) else names, model, out, **options)
 

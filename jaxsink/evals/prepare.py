@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from jaxsink.checkpoints.load import describe, describe_foreign, load, sampler_for
 from jaxsink.checkpoints.storage import MANIFEST, Reader
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, check_keywords
 from jaxsink.evals import engine
 from jaxsink.evals.conditions import Condition, check_conditions, conditions
 from jaxsink.evals.engine import Evaluation
@@ -113,6 +113,7 @@ def evaluate(
     """
     if summary:
         return sum_up(Path(out), setting, tokenizer_of(model, setting))
+    check_keywords("evaluate", options, (field.name for field in fields(Options)))
     chosen = Options(**options)
     job = prepare(model, setting, chosen, say)
     engine.evaluate(job, Path(out), is_stopped)

@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 from jax.core import Tracer
-from jax.sharding import Mesh
+from jax.sharding import Mesh, Sharding
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Bool, Float, Float32, PyTree
 
@@ -193,9 +193,14 @@ class Transformer(nnx.Module):
 Model = Transformer  # the public name
 
 
-def init(config: ModelConfig, seed: int = 0, dtype: DTypeLike = "float32") -> Transformer:
-    """A model with random weights, for training and tests."""
-    return jax.jit(partial(_random, config, seed, type_name(dtype)))()
+def init(
+    config: ModelConfig,
+    seed: int = 0,
+    dtype: DTypeLike = "float32",
+    shardings: PyTree[Sharding] | None = None,
+) -> Transformer:
+    """A model with random weights, for training and tests. shardings: where each leaf lies; None: on one device."""
+    return jax.jit(partial(_random, config, seed, type_name(dtype)), out_shardings=shardings)()
 
 
 def abstract(config: ModelConfig, dtype: DTypeLike = "float32") -> Transformer:

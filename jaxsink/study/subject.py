@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxsink.checkpoints.load import load, sampler_for
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.fingerprint import fingerprint
-from jaxsink.nn.transformer import Model
+from jaxsink.nn.quantization import INT8, weights_dtype
+from jaxsink.nn.transformer import Model, abstract
 from jaxsink.sampling.base import Sampler
 from jaxsink.sinks.tokens import kind_table
 from jaxsink.study.planted import static_sinks
@@ -68,8 +70,21 @@ class Subject:
 
 
 def with_random_weights(subject: Subject, seed: int, name: str) -> Subject:
-    """The same configuration, untrained."""
-    return replace(subject, name=name, model=small_model(subject.model.config, seed).unrolled())
+    """The same configuration, untrained: of the same type, and where the subject's weights lie, however large they are."""
+    model, config = subject.model, subject.model.config
+    leaves, treedef = jax.tree.flatten(model)
+    if weights_dtype(model) == INT8:
+        raise JaxsinkError(
+            f"{subject.name} has int8 weights, and there are no random ones of that kind to hold it against; give "
+            "--untrained 0, or weights of another type."
+        )
+    shardings = None
+    if not model.is_unrolled:
+        shardings = jax.tree.unflatten(jax.tree.structure(abstract(config)), [leaf.sharding for leaf in leaves])
+    drawn = small_model(config, seed, shardings)
+    found = jax.tree.leaves(drawn.unrolled() if model.is_unrolled else drawn)
+    made = [new.astype(old.dtype) for new, old in zip(found, leaves, strict=True)]
+    return replace(subject, name=name, model=jax.tree.unflatten(treedef, made))
 
 
 def planted_subject() -> Subject:

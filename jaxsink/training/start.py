@@ -7,6 +7,8 @@ leaves attention all but uniform, and a masked model needs thousands of steps to
 from __future__ import annotations
 
 import jax
+from jax.sharding import Sharding
+from jaxtyping import PyTree
 
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.parameters import named_leaves
@@ -15,9 +17,12 @@ from jaxsink.nn.transformer import Model, init
 DRAWN = 0.02  # the deviation of `init`
 
 
-def small_model(config: ModelConfig, seed: int) -> Model:
-    """Random float32 weights: 1/sqrt(fan-in), less where layers add to the residual stream; norms 1, biases 0."""
-    model = init(config, seed)
+def small_model(config: ModelConfig, seed: int, shardings: PyTree[Sharding] | None = None) -> Model:
+    """Random float32 weights: 1/sqrt(fan-in), less where layers add to the residual stream; norms 1, biases 0.
+
+    shardings: where each leaf lies; None: on one device.
+    """
+    model = init(config, seed, shardings=shardings)
     leaves, treedef = named_leaves(model)
     return jax.tree.unflatten(treedef, [leaf * deviation(name, leaf.shape, config) / DRAWN for name, leaf in leaves])
 

@@ -10,6 +10,8 @@ import pytest
 from support.made_gallery import made_gallery
 from support.miniatures import random_subject
 
+from jaxsink.errors import JaxsinkError
+from jaxsink.parallel.mesh import make_mesh, shard
 from jaxsink.study import Gallery, nulls
 from jaxsink.study.subject import OWN_SEED, subject, with_random_weights
 from jaxsink.training.start import small_model
@@ -94,8 +96,10 @@ def test_untrained_models_have_other_weights_than_the_subject_and_than_each_othe
         assert one.model.config == trained.model.config and one.sampler == trained.sampler
         assert one.name == "mini-llada untrained"
     assert nulls.untrained(trained, 2).fingerprint == drawn[2].fingerprint
-    expected = small_model(trained.model.config, nulls.FIRST_SEED + 3).unrolled()
+    expected = small_model(trained.model.config, nulls.FIRST_SEED + 3)
     jax.tree.map(np.testing.assert_array_equal, drawn[3].model, expected)
+    unrolled = nulls.untrained(replace(trained, model=trained.model.unrolled()), 3).model
+    jax.tree.map(np.testing.assert_array_equal, unrolled, expected.unrolled())
 
 
 def test_the_seeds_of_nulls_are_never_that_of_a_subject() -> None:
@@ -104,3 +108,23 @@ def test_the_seeds_of_nulls_are_never_that_of_a_subject() -> None:
     null = nulls.untrained(replace(named, name="x"), 0)
     assert named.name == "untrained:mini-llada" and named.fingerprint != null.fingerprint
     assert named.fingerprint != subject("mini-llada").fingerprint
+
+
+def test_an_untrained_model_lies_where_its_subject_lies() -> None:
+    """Cut over a mesh and in its type, so that a model that fits has untrained ones that fit; and the same numbers."""
+    one = random_subject("mini-llada")
+    model = one.model.stacked().astype("bfloat16")
+    mesh = make_mesh()
+    cut = replace(one, model=shard(model, mesh))
+    drawn = nulls.untrained(cut, 2)
+    for new, old in zip(jax.tree.leaves(drawn.model), jax.tree.leaves(cut.model), strict=True):
+        assert new.sharding.is_equivalent_to(old.sharding, new.ndim) and new.dtype == old.dtype
+    whole = nulls.untrained(replace(one, model=model), 2)
+    for new, old in zip(jax.tree.leaves(drawn.model), jax.tree.leaves(whole.model), strict=True):
+        np.testing.assert_array_equal(np.asarray(new, np.float32), np.asarray(old, np.float32))
+
+
+def test_int8_weights_have_no_random_ones() -> None:
+    one = random_subject("mini-llada")
+    with pytest.raises(JaxsinkError, match="--untrained 0"):
+        nulls.untrained(replace(one, model=one.model.stacked().astype("int8")), 0)
