@@ -21,10 +21,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from jaxsink.evals.paper import COUNTS, TABLE1
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "experiments" / "results"
 BEGIN, END = "<!-- findings: written by docs/findings.py -->", "<!-- end of findings -->"
 MODELS = ("mini-llada", "mini-dream", "mini-llama")
+PUBLISHED = {"llada-8b-instruct": "LLaDA-8B", "dream-7b-instruct": "Dream-7B", "llama-3.1-8b-instruct": "Llama-3.1-8B"}
 SIGNS = {"supported": "**yes**", "refuted": "**no**", "undecided": "?", "not testable here": "–"}
 USUAL = ("fig1", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig10", "table2", "values", "table1", "controls")
 
@@ -181,6 +184,18 @@ def cell(test: dict[str, Any] | None) -> str:
     return f"{number(test['value'])} ({differences}) {SIGNS[test['verdict']]}"
 
 
+def paper_table() -> str:
+    """Table 1 of the paper (GSM8K, %) beside ours: top / partner / mass."""
+    published = [TABLE1[f"{model}/gsm8k/study"] for model in PUBLISHED]
+    names = [*(f"{name}, paper" for name in PUBLISHED.values()), *(f"`{name}`" for name in MODELS)]
+    lines = [f"| K | {' | '.join(names)} |", f"| ---: | {' | '.join('---:' for _ in names)} |"]
+    for place, k in enumerate(COUNTS):
+        chosen = [f"K = {k}, {select}" for select in ("top", "partner", "mass")] if k else ["K = 0"]
+        ours = [" / ".join(f"{100 * row(model, c)['solved']:.0f}" for c in chosen) for model in MODELS]
+        lines.append(f"| {k} | {' | '.join([*(str(figures[place]) for figures in published), *ours])} |")
+    return "\n".join(lines)
+
+
 def masking_table() -> str:
     """Every condition of Table 1: answers, likelihood, and what was hidden."""
     table = finding("table1")["tables"][0]
@@ -215,13 +230,16 @@ def page_with(path: Path, text: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    study = f"{tests_table()}\n\n{MASKING}\n\n{masking_table()}"
+    study = "\n\n".join([tests_table(), PAPER, paper_table(), MASKING, masking_table()])
     return {
         path: page_with(path, text)
         for path, text in ((ROOT / "README.md", readme()), (ROOT / "docs" / "study.md", study))
     }
 
 
+PAPER = (
+    "**Table 1** of the paper (GSM8K) beside ours (word problems), % solved: top keys hidden / partners / mass-matched."
+)
 MASKING = (
     "**Masking with all controls.** *Duty*: of the steps in which a key could be hidden, those in which it was (if ever). "
     "*Eq. 3 sinks*: of the hidden keys. *Attention*: on the hidden keys of a head, in the map they were selected from."

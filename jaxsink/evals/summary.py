@@ -103,7 +103,7 @@ def accuracies(answers: Answers) -> dict[str, Any]:
 
 def repeated(answers: Answers) -> list[str] | None:
     """What each question really asks, if some ask the same; None where all differ."""
-    clusters = [str(answer.get("cluster", answer["task_id"])) for answer in answers]
+    clusters = [str(answer.get("cluster", number)) for number, answer in enumerate(answers)]
     return clusters if len(set(clusters)) < len(clusters) else None
 
 

@@ -99,7 +99,8 @@ def test_table_1_asks_what_the_paper_says_of_such_a_model() -> None:
 @pytest.mark.parametrize("is_diffusion", [True, False])
 def test_controls_are_matched_to_what_they_control(is_diffusion: bool) -> None:
     subject: Any = SimpleNamespace(is_diffusion=is_diffusion)
-    conditions = table1(subject)
+    study: Any = None
+    conditions = table1(subject, study)
     assert len(set(map(str, conditions))) == len(conditions) and conditions[0] == PLAIN
     solved, nats = dict.fromkeys(conditions, 30), dict.fromkeys(conditions, 2.0)
     tests = beyond_controls.tests(measured(solved, nats, is_diffusion))

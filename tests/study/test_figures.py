@@ -21,6 +21,7 @@ from jaxsink.study.experiments import experiment_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 WITHOUT = {"table2_tokens", "beyond_values", "beyond_clean_ranking", "beyond_sensitivity", "beyond_extra_sink"}
+WITHOUT |= {"beyond_readings"}
 """Tables only."""
 
 
