@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ EXAMPLES = f"""examples:
 the paper's experiments: {", ".join(short(m) for m in PAPER)}
 and beyond it: {", ".join(short(m) for m in BEYOND)}"""
 
+WIDE = 160  # characters of a table that goes to a file
 OPTIONS = (
     *("full", "problems", "generations", "rows", "mesh", "runs", "seed"),
     *("prompts", "data_file", "allow_code_execution", "untrained"),
@@ -114,11 +116,11 @@ def show(findings: list[Finding], study: Study) -> None:
         for number, cells in enumerate(lines):
             table.add_row(f"{finding.title}: {finding.verdict}" if number == 0 else "", *cells)
         table.add_section()
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     console.print(table)
     console.print(
-        f"{study.problems} problems per condition, {study.generations} recorded generations, {study.untrained} untrained "
-        "models as a null; verdicts are corrected for all tests (Holm). More: --full, or --problems and --generations."
+        f"Up to {study.problems} problems per condition, {study.generations} recorded generations, {study.untrained} "
+        "untrained models as a null; verdicts are corrected for all tests (Holm). More: --full, --problems, --generations."
     )
     console.print(f"Open {study.folder / 'report.html'} in a browser.", soft_wrap=True)
 

@@ -42,8 +42,8 @@ def claimed(one: Measured) -> list[Tested]:
     if one.subject.is_diffusion:
         few = ("little: 5 %", LITTLE)
         return [
-            loss_test(one, one.scores, f"problems lost with {k} top keys hidden", hide(k), expected="less", bound=few)
-            for k in (1, 5)
+            loss_test(one, one.scores, f"problems lost with {keys} hidden", hide(k), expected="less", bound=few)
+            for k, keys in ((1, "the top key"), (5, "5 top keys"))
         ]
     return [loss_test(one, one.scores, "problems lost with the top key hidden", hide(1), bound=("half", HALF))]
 

@@ -135,9 +135,7 @@ def generate(
     policy = policy_numbers(how.policies, len(tokens))
     interventions.check(intervene, config, sampler, start.mask.sum(axis=1), policy)
     spec = make_spec(model, sampler, start, record, intervene, how)
-    devices = None if how.devices is None else check_devices(how.devices)[: len(tokens)]
-    if spec.mesh is not None and devices is not None:
-        raise JaxsinkError("this model lies on a mesh, which places the sequences as well; leave devices out.")
+    devices = chosen_devices(how, spec, len(tokens))
     share = len(devices) if devices is not None else 1 if spec.mesh is None else spec.mesh.shape[DATA]
 
     def place(x: np.ndarray, axis: int = 0) -> Array:
@@ -151,6 +149,15 @@ def generate(
         carry, records = run(program, canvas, inputs, how.stream, how.listener, len(tokens))
         wait_on_cpu(carry.tokens)
     return as_generation(program, start, inputs, carry, records)
+
+
+def chosen_devices(how: RunOptions, spec: RunSpec, count: int) -> tuple[Device, ...] | None:
+    """Devices for pmap, no more than there are sequences; None: the default one, or the model's mesh."""
+    if how.devices is None:
+        return None
+    if spec.mesh is not None:
+        raise JaxsinkError("this model lies on a mesh, which places the sequences as well; leave devices out.")
+    return check_devices(how.devices)[:count]
 
 
 def check_run(config: ModelConfig, sampler: Sampler, intervene: Intervention | None, how: RunOptions) -> None:
