@@ -27,6 +27,7 @@ SCRIPTS = {
     "growth": ("growth.py", "--plot", str(HERE / "results" / "growth")),
     "sinks": ("sinks.py",),
     "convert": ("convert.py",),
+    "training": ("training.py",),
     "tpu_compile": ("tpu_compile.py",),
     "kernel": ("kernel.py", "--size", "128"),
 }
@@ -114,6 +115,18 @@ def convert_table(figures: Any) -> tuple[str, list[str], Rows]:
     return title, ["what", "speed against a plain copy", "peak memory above imports, GiB"], rows
 
 
+def training_table(figures: Any) -> tuple[str, list[str], Rows]:
+    rows = [
+        [name, f"{case['tokens']:,}", f"{case['gflops']:.0f}", f"{case['peak']:.0f}", f"{case['share']:.0%}"]
+        for name, case in figures.items()
+    ]
+    return (
+        "Training steps, AdamW, float32 on CPU",
+        ["model", "tokens per step", "GFLOP/s", "a plain product", "share"],
+        rows,
+    )
+
+
 def tpu_table(figures: Any) -> tuple[str, list[str], Rows]:
     rows = []
     for plan in figures:
@@ -165,6 +178,7 @@ TABLES = {
     "growth": growth_table,
     "sinks": sinks_table,
     "convert": convert_table,
+    "training": training_table,
     "tpu_compile": tpu_table,
     "kernel": kernel_table,
 }

@@ -1,13 +1,17 @@
-"""Writes what the study found into README.md and docs/study.md, every number from the committed results.
+"""Writes what the study found into README.md, docs/study.md and docs/explanations.md, all numbers from committed results.
 
-    python docs/findings.py          write both pages anew
+    python docs/findings.py          write the pages anew
     python docs/findings.py --check  say whether they are as they would be written
 
-The results are those of three runs, whose directories `experiments/` were copied to experiments/results/:
+The results are those of three runs, whose directories `experiments/` were copied to experiments/results/, and of those on
+docs/protocol.md (docs/protocol.py):
 
     jaxsink study --out builtin
     jaxsink study --model untrained:mini-llada … (one for each built-in model) --problems 12 --out untrained
     jaxsink study --model planted --problems 12 --out planted
+
+and those in experiments/results/explanations/ of the same three with the names of the experiments: jaxsink study waiting
+paths past token takeover frequency …
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ import json
 import math
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jaxsink.evals.paper import COUNTS, TABLE1
+from jaxsink.study.verdicts import all_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -29,6 +34,7 @@ BEGIN, END = "<!-- findings: written by docs/findings.py -->", "<!-- end of find
 MODELS = ("mini-llada", "mini-dream", "mini-llama")
 PUBLISHED = {"llada-8b-instruct": "LLaDA-8B", "dream-7b-instruct": "Dream-7B", "llama-3.1-8b-instruct": "Llama-3.1-8B"}
 SIGNS = {"supported": "**yes**", "refuted": "**no**", "undecided": "?", "not testable here": "–"}
+EXPLAINED, EXPLANATIONS = ("waiting", "paths", "past", "token", "takeover", "frequency"), "explanations/"
 USUAL = ("fig1", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig10", "table2", "values", "table1", "controls")
 
 
@@ -79,7 +85,8 @@ def readme() -> str:
 
 
 def sentences() -> Iterator[str]:
-    """Five findings in plain words. What they assert about verdicts is checked, so that other results need other words."""
+    """The findings in plain words. What they assert about verdicts is checked, so that other results need other words."""
+    yield protocol_sentence()
     diffusion = MODELS[:2]
     sinks = [result_of("fig10", name) for name in diffusion]
     strong = [result_of("fig1", name) for name in diffusion]
@@ -109,6 +116,45 @@ def sentences() -> Iterator[str]:
         "*So this says what the instrument measures, not what 8B models do*: three tiny models, one task, one seed each. "
         "The same commands run on LLaDA-8B."
     )
+
+
+EVERY, FEW, FIRST = "every row", "newest or decoded rows", "the first token"
+
+
+def protocol_line(run: str, model: str, hidden: str = FIRST) -> dict[str, Any]:
+    """What hiding the key costs under both protocols."""
+    table = finding("protocol", f"protocol/{run}")["tables"][0]
+    lines = (dict(zip(table["columns"], line, strict=True)) for line in table["rows"])
+    return exactly([line for line in lines if line["model"] == model and line["hidden"] == hidden])
+
+
+def protocol_sentence() -> str:
+    runs = {"smollm2-text": "plain text", "smollm2-gsm8k": "GSM8K's answers"}
+    words = f"lost with {FIRST} hidden from {FEW}"
+    tests = [result_of("protocol", "smollm2", f"nats per token {words}", f"protocol/{run}") for run in runs]
+    small = [result_of("protocol", name, f"nats per token {words}", "protocol/builtin") for name in MODELS[:2]]
+    assert {test["verdict"] for test in tests} == {"supported"} and {test["verdict"] for test in small} == {"refuted"}
+    lines = [protocol_line(run, "smollm2") for run in runs]
+    dlms = [protocol_line("builtin", name) for name in MODELS[:2]]
+
+    def cost(protocol: str) -> str:
+        parts = zip(lines, runs.values(), strict=True)
+        shown = (f"{signed3(line[protocol])} [{signed3(line[f'{protocol}: low'])}, {signed3(line[f'{protocol}: high'])}]"
+                 f" nats per token of {given}" for line, given in parts)  # fmt: skip
+        return " and ".join(shown)
+
+    reverse = " and ".join(f"{number(line[FEW])} instead of {number(line[EVERY])}" for line in dlms)
+    return (
+        "*What hiding a sink costs is decided by the protocol.* Hidden from every row, as in a diffusion step, the first "
+        f"token of the real SmolLM2-135M costs {cost(EVERY)}: the sink forms anew on another token. Hidden from the newest "
+        f'row only, on a cache that was made with it, as the paper masks its autoregressive model, {cost(FEW)}. So "ARMs '
+        'break, DLMs do not" compares protocols as well as models. In our small diffusion models, whose first token carries '
+        f"information, fewer rows cost less ({reverse}): [both kinds under both protocols](docs/protocol.md)."
+    )
+
+
+def signed3(value: float) -> str:
+    return f"{value:+.3f}"
 
 
 LOST = "problems lost with the top key hidden"
@@ -152,26 +198,25 @@ def times(test: dict[str, Any]) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def tests_table() -> str:
+def table_of_tests(names: Sequence[str], folder: str = "") -> str:
     """Findings × random weights, the planted model and the built-in ones."""
-    runs = {"untrained": "untrained", "planted": "planted"}
+    runs = {kind: f"{folder}{kind}" for kind in ("untrained", "planted")}
     columns = [*(f"untrained:{name}" for name in MODELS), "planted", *MODELS]
     lines = [f"| claim and statistic | {' | '.join(columns)} |", f"| --- | {' | '.join('---' for _ in columns)} |"]
-    for name in USUAL:
-        for statistic in statistics_of(name):
+    for name in names:
+        for statistic in statistics_of(name, folder):
             cells = []
             for column in columns:
-                found = finding(name, next((run for start, run in runs.items() if column.startswith(start)), ""))[
-                    "tests"
-                ]
+                run = next((run for start, run in runs.items() if column.startswith(start)), folder)
+                found = finding(name, run)["tests"]
                 test = next((t for t in found if t["model"] == column and t["statistic"] == statistic), None)
                 cells.append(cell(test))
             lines.append(f"| `{name}` {statistic} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def statistics_of(name: str) -> list[str]:
-    found = (test for run in ("", "untrained", "planted") for test in finding(name, run)["tests"])
+def statistics_of(name: str, folder: str = "") -> list[str]:
+    found = (test for run in ("", "untrained", "planted") for test in finding(name, f"{folder}{run}")["tests"])
     return list(dict.fromkeys(test["statistic"] for test in found))
 
 
@@ -182,6 +227,28 @@ def cell(test: dict[str, Any] | None) -> str:
         return SIGNS[test["verdict"]]
     differences = "; ".join(range_of(one, signed) for one in test["comparisons"])
     return f"{number(test['value'])} ({differences}) {SIGNS[test['verdict']]}"
+
+
+def explanations() -> str:
+    """What the paper explains, the verdict on each model, and the comparison that decides it."""
+    lines = [f"| explanation | {' | '.join(f'`{name}`' for name in MODELS)} |", f"| --- | {' | '.join(3 * ['---'])} |"]
+    for name in EXPLAINED:
+        tests = finding(name, EXPLANATIONS)["tests"]
+        cells = [why([test for test in tests if test["model"] == model]) for model in MODELS]
+        lines.append(f"| **{name}**: {finding(name, EXPLANATIONS)['paper']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def why(tests: list[dict[str, Any]]) -> str:
+    """The verdict on all tests of a model, and the comparison that it hangs on: the clearest one that refutes, or else the
+    weakest one."""
+    verdict = all_of([test["verdict"] for test in tests])
+    if verdict == "not testable here":
+        return "–" if not tests else f"not testable: {tests[0]['why']}"
+    pairs = [(test, one) for test in tests if test["verdict"] == verdict for one in test["comparisons"]]
+    towards = verdict != "refuted"
+    test, one = max(pairs, key=lambda pair: pair[1]["p"] if towards else -pair[1]["p_opposite"])
+    return f"**{verdict}**: {test['statistic']} {number(test['value'])}, {range_of(one, signed)} against {one['null']}"
 
 
 def paper_table() -> str:
@@ -230,13 +297,13 @@ def page_with(path: Path, text: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    study = "\n\n".join([tests_table(), PAPER, paper_table(), MASKING, masking_table()])
-    return {
-        path: page_with(path, text)
-        for path, text in ((ROOT / "README.md", readme()), (ROOT / "docs" / "study.md", study))
-    }
+    study = "\n\n".join([table_of_tests(USUAL), PAPER, paper_table(), MASKING, masking_table()])
+    explained = "\n\n".join([explanations(), TESTS, table_of_tests(EXPLAINED, EXPLANATIONS)])
+    texts = {"README.md": readme(), "docs/study.md": study, "docs/explanations.md": explained}
+    return {ROOT / name: page_with(ROOT / name, text) for name, text in texts.items()}
 
 
+TESTS = "**All tests**, as in [the study](study.md#what-came-out):"
 PAPER = (
     "**Table 1** of the paper (GSM8K) beside ours (word problems), % solved: top keys hidden / partners / mass-matched."
 )

@@ -19,6 +19,8 @@ PAPER = (
 )
 BEYOND = (
     "beyond_controls",
+    "beyond_protocol",
+    "beyond_gate",
     "beyond_values",
     "beyond_origin",
     "beyond_sensitivity",
@@ -29,15 +31,23 @@ BEYOND = (
     "beyond_training",
     "beyond_extra_sink",
 )
-ORDER = PAPER + BEYOND
+EXPLAINED = (
+    "explain_waiting",
+    "explain_paths",
+    "explain_past",
+    "explain_token",
+    "explain_takeover",
+    "explain_frequency",
+)  # what the paper's text explains but does not test
+ORDER = PAPER + BEYOND + EXPLAINED
 USUAL = (*PAPER, "beyond_controls", "beyond_values")  # without --full
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
 QUICK, FULL = (50, 20), (228, 50)  # problems per condition, generations recorded
 
 
 def short(module: str) -> str:
-    """fig7_trajectories -> fig7, beyond_dose -> dose."""
-    return module.split("_")[1 if module.startswith("beyond_") else 0]
+    """fig7_trajectories -> fig7, beyond_dose -> dose, explain_paths -> paths."""
+    return module.split("_")[1 if module in BEYOND + EXPLAINED else 0]
 
 
 SHORT = {short(module): module for module in ORDER}

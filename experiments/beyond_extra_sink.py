@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from jaxsink_experiments.masking import NOTE, PLAIN, rows, table1
 
-from jaxsink.evals.statistics import clustered_mean
 from jaxsink.study import Measured, Outcome, Study, Subject, Table, Tested, experiment, trained
-from jaxsink.study.verdicts import compare
+from jaxsink.study.verdicts import paired
 
 RUNS = ("extra-sink-control", "extra-sink")
 
@@ -34,12 +33,14 @@ def sinks_per_head(one: Measured) -> np.ndarray:
 
 def fewer_sinks(control: Measured, given: Measured) -> Tested:
     """Sinks per head with the token, against the same tuning without it, on the same problems."""
-    mine, others, clusters = sinks_per_head(given), sinks_per_head(control), list(given.gallery.clusters)
-    mean, gap = clustered_mean(mine, clusters), clustered_mean(mine - others, clusters)
-    low, high = mean.interval()
-    against = compare("tuned without it", float(others.mean()), gap, "less")
-    name = given.subject.name
-    return Tested(name, "sinks per head", "less", mean.value, low, high, len(set(clusters)), comparisons=[against])
+    return paired(
+        given.subject.name,
+        "sinks per head",
+        "less",
+        sinks_per_head(given),
+        {"tuned without it": sinks_per_head(control)},
+        given.gallery.clusters,
+    )
 
 
 @experiment(

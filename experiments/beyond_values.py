@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jax
 import numpy as np
+from jaxsink_experiments.canvases import STEPS, canvases, fair_scores, pass_over, sinks
 
 import jaxsink
-from jaxsink.sinks import Threshold, at_sinks, detect, visibility_normalised
+from jaxsink.sinks import at_sinks
 from jaxsink.study import Gallery, Measured, Outcome, Prediction, Study, Subject, Table, experiment
 from jaxsink.study.predictions import everyone
-
-STEPS = 4  # of each generation that are looked at
 
 RECORD = {
     "received": jaxsink.record.received(),
@@ -27,15 +25,11 @@ RECORD = {
 
 def look(subject: Subject, gallery: Gallery) -> dict[str, np.ndarray]:
     """Records [N,L,B,H,...] of N steps, with `sinks` bool[N,L,B,H,S] and `real` bool[N,B,S]."""
-    steps = np.linspace(0, len(gallery.scores) - 1, STEPS).astype(int) if subject.is_diffusion else [-1]
     found = []
-    for step in steps:
-        canvas = gallery.canvas[step]
-        there = gallery.mask & (canvas >= 0)
-        out = jaxsink.forward(subject.model, np.maximum(canvas, 0), there, record=RECORD)
-        record = jax.tree.map(np.asarray, out.record)
-        fair = visibility_normalised(record["received"], there, causal=not subject.is_diffusion)
-        found.append({**record, "sinks": np.asarray(detect(fair, Threshold(gallery.eps), there)), "real": there})
+    for _, tokens, there in canvases(subject, gallery):
+        record = pass_over(subject, tokens, there, record=RECORD).record
+        fair = fair_scores(record["received"], there, causal=not subject.is_diffusion)
+        found.append({**record, "sinks": sinks(fair, there, gallery.eps), "real": there})
     return {name: np.stack([part[name] for part in found]) for name in found[0]}
 
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from jaxsink_experiments import BEYOND, FULL, PAPER, QUICK, short
+from jaxsink_experiments import BEYOND, EXPLAINED, FULL, PAPER, QUICK, short
 
 from jaxsink.checkpoints.gcs import local
 from jaxsink.cli.main import add_command, add_reading_options, reading_options, resumable
@@ -22,15 +22,18 @@ EXAMPLES = f"""examples:
   jaxsink study --full --runs runs                 everything, at full count
   jaxsink study --model ./llada --out llada-study --rows 16    another model, cut over all devices
   jaxsink study --model ./llada --prompts gsm8k --data-file gsm8k_test.jsonl --out llada-gsm8k --rows 16
+  jaxsink study protocol --model ./smollm2 --prompts text --data-file book.txt --answers 12 --out protocol
   jaxsink study --model untrained:mini-llada --out nothing      random weights: nothing may be supported
 
 the paper's experiments: {", ".join(short(m) for m in PAPER)}
-and beyond it: {", ".join(short(m) for m in BEYOND)}"""
+and beyond it: {", ".join(short(m) for m in BEYOND)}
+what the paper explains but does not test: {", ".join(short(m) for m in EXPLAINED)}"""
 
 WIDE = 160  # characters of a table that goes to a file
 OPTIONS = (
     *("full", "problems", "generations", "rows", "mesh", "runs", "seed"),
     *("prompts", "data_file", "allow_code_execution", "untrained"),
+    *("answers", "stepped", "tokens", "cache", "longest", "window"),
 )
 
 
@@ -67,10 +70,28 @@ def add_parser(commands: Any) -> None:
         "--prompts",
         default="task",
         metavar="WHAT",
-        help="what models are asked: task (the built-in problems, the default), gsm8k, humaneval, or a file: a prompt per "
-        "line, or JSON lines with prompt and answer",
+        help="what models are asked: task (the built-in problems, the default), gsm8k, humaneval, text (with --data-file) "
+        "or a file: a prompt per line, or JSON lines with prompt and answer",
     )
-    parser.add_argument("--data-file", metavar="FILE", help="the published file of gsm8k or humaneval, if it is here")
+    parser.add_argument(
+        "--data-file", metavar="FILE", help="the published file of gsm8k or humaneval, if it is here, or the text"
+    )
+    parser.add_argument("--longest", type=int, metavar="N", help="leave out prompts of more than N tokens")
+    parser.add_argument(
+        "--window", type=int, default=96, metavar="N", help="tokens of text at a time, half of them given (default: 96)"
+    )
+    parser.add_argument(
+        "--tokens", type=int, metavar="N", help="that models write, and that given answers have at most"
+    )
+    parser.add_argument(
+        "--cache", choices=("prefix", "dual"), help="diffusion models write on cached keys and values (LLaDA's sampler)"
+    )
+    parser.add_argument(
+        "--answers", type=int, metavar="N", help="problems that the protocol experiment has answered (default: all)"
+    )
+    parser.add_argument(
+        "--stepped", type=int, metavar="N", help="given answers that it has written step by step (default: all)"
+    )
     parser.add_argument("--allow-code-execution", action="store_true", help="run the programs that humaneval asks for")
     parser.add_argument(
         "--untrained",

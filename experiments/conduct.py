@@ -22,7 +22,7 @@ from jaxsink.runs.stopping import IsStopped, never
 from jaxsink.study import Experiment, Finding, Study, subject
 from jaxsink.study.experiments import experiment_of
 from jaxsink.study.nulls import UNTRAINED
-from jaxsink.study.prompts import TASK, find_prompts
+from jaxsink.study.prompts import TASK, WINDOW, find_prompts
 from jaxsink.study.run import conduct
 
 
@@ -41,6 +41,12 @@ def conduct_study(
     data_file: str | os.PathLike[str] | None = None,
     allow_code_execution: bool = False,
     untrained: int = UNTRAINED,
+    answers: int | None = None,
+    stepped: int | None = None,
+    tokens: int | None = None,
+    cache: str | None = None,
+    longest: int | None = None,
+    window: int = WINDOW,
     seed: int = 0,
     mask_id: int | None = None,
     ignore_settings: Sequence[str] = (),
@@ -55,19 +61,23 @@ def conduct_study(
     )
     if untrained < 0:
         raise JaxsinkError(f"--untrained: there cannot be {untrained} models; 0 leaves that null out.")
+    if min(answers or 0, stepped or 0) < 0 or (tokens or 1) < 1:
+        raise JaxsinkError("--answers and --stepped are numbers of problems, or 0, and --tokens is at least 1.")
     if problems < 1 or generations < 2 or rows < 1:
         raise JaxsinkError("a study needs at least one problem, two generations and one sequence.")
     training = None if runs is None else Path(runs).expanduser()
     if training is not None and not training.is_dir():
         raise JaxsinkError(f"--runs: {training} is not a directory; give the one that holds the training runs.")
     devices = mesh_from(mesh) if mesh is not None else make_mesh() if jax.device_count() > 1 else None
-    asked = find_prompts(prompts, data_file, allow_code_execution)
+    asked = find_prompts(prompts, data_file, allow_code_execution, longest=longest, window=window)
     subjects = [
-        replace(subject(name, devices, mask_id, ignore_settings), prompts=asked) for name in dict.fromkeys(models)
+        replace(subject(name, devices, mask_id, ignore_settings), prompts=asked).writing(tokens, cache)
+        for name in dict.fromkeys(models)
     ]
     for one in subjects:
         one.exam(generations, seed)  # what it cannot be asked is said at once
     study = Study(subjects, Path(out), problems, generations, rows, seed=seed, runs=training, untrained=untrained)
+    study.answers, study.stepped = answers, stepped
     findings = conduct(study, experiments, is_stopped)
     with stage("writing the page"):
         write_page(read_study(study.folder), study.folder / "report.html")

@@ -79,6 +79,12 @@ def study(
     data_file: PathLike | None = None,
     allow_code_execution: bool = False,
     untrained: int = 8,
+    answers: int | None = None,
+    stepped: int | None = None,
+    tokens: int | None = None,
+    cache: str | None = None,
+    longest: int | None = None,
+    window: int = 96,
     seed: int = 0,
     mask_id: int | None = None,
     ignore_settings: Sequence[str] = (),
@@ -93,18 +99,25 @@ def study(
     rows         sequences of a batch, about
     mesh         "DxM": cut checkpoints over devices, batch x weights
     runs         a directory of training runs, for the experiments on training
-    prompts      "task" for the built-in problems, "gsm8k", "humaneval", or a file of one's own (a prompt per line, or JSON
-                 lines with "prompt" and "answer")
-    data_file    of the benchmark, if it is already here
+    prompts      "task" for the built-in problems, "gsm8k", "humaneval", "text", or a file of one's own (a prompt per line,
+                 or JSON lines with "prompt" and "answer")
+    data_file    of the benchmark, if it is already here, or the text
     allow_code_execution  humaneval's answers are programs; they run in the sandbox
     untrained    models with random weights that each model is held against; fewer than 4 are no null
+    answers      problems that are answered where every answer is dear (protocol); None: all, 0: none
+    stepped      given answers that the protocol experiment has an autoregressive model write step by step; None: all
+    tokens       that models write, and that given answers have at most; None: as each model's sampler has it
+    cache        "prefix" or "dual": diffusion models write with LLaDA's sampler on cached keys and values
+    longest      prompts of more tokens are not asked
+    window       tokens of a text that are looked at together: the first half is given
     seed         of the problems and all draws
     mask_id, ignore_settings  as for `load`
     is_stopped   is asked between batches; when it is true, StoppedError is raised, and nothing finished is lost
     """
     options: dict[str, Any] = {"full": full, "problems": problems, "generations": generations, "rows": rows}
     options |= {"mesh": mesh, "runs": runs, "seed": seed, "prompts": prompts, "data_file": data_file}
-    options |= {"allow_code_execution": allow_code_execution, "untrained": untrained}
+    options |= {"allow_code_execution": allow_code_execution, "untrained": untrained, "answers": answers}
+    options |= {"stepped": stepped, "tokens": tokens, "cache": cache, "longest": longest, "window": window}
     options |= {"mask_id": mask_id, "ignore_settings": ignore_settings, "is_stopped": is_stopped}
     return plugin("study")([names] if isinstance(names, str) else names, model, out, **options)
 

@@ -110,8 +110,9 @@ def add_condition_options(what: argparse._ArgumentGroup) -> None:
     )
     what.add_argument(
         "--mask-rows",
-        choices=("all", "newest"),
-        help="autoregressive models: hide keys from the newest query (default), or from all, which then run in every step",
+        choices=("all", "newest", "decoded", "masked"),
+        help="whose attention is masked; autoregressive models: the newest query's (default), or that of all, which then "
+        "run in every step; diffusion models: of all (default), of those being decoded, or of all masks",
     )
     what.add_argument(
         "--gold",

@@ -30,7 +30,11 @@ def add_sampler_options(
     group.add_argument("--top-p", metavar="X", type=float, help="Dream, SDAR, AR: smallest set with this probability")
     group.add_argument("--top-k", metavar="N", type=int, help="Dream, SDAR, AR: the N likeliest tokens only")
     group.add_argument("--cfg", metavar="X", type=float, help="LLaDA: classifier-free guidance")
-    group.add_argument("--remasking", choices=("low_confidence", "random"), help="LLaDA: which positions are committed")
+    group.add_argument(
+        "--remasking",
+        choices=("low_confidence", "random", "left_to_right"),
+        help="LLaDA: which positions are committed: the surest, any, or the first ones",
+    )
     group.add_argument("--threshold", metavar="X", type=float, help="LLaDA, SDAR: commit all tokens at least this sure")
     group.add_argument(
         "--alg",

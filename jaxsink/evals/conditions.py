@@ -19,10 +19,10 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling import interventions
 from jaxsink.sampling.base import Sampler
-from jaxsink.sampling.interventions import acts_on_all_rows, ranks_on_clean
+from jaxsink.sampling.interventions import ranks_on_clean
 from jaxsink.sinks.choices import EVERY_SELECTION, RankOn, Rows, RuleName, Select
 from jaxsink.sinks.mask import MaskSinks
-from jaxsink.sinks.turns import Turns
+from jaxsink.sinks.turns import Turns, protocol
 
 SELECTIONS = EVERY_SELECTION
 SINKS = ("top", "first", "top_not_first")  # selections that are held against random keys …
@@ -169,11 +169,13 @@ def check_conditions(
 def programs(wanted: Sequence[Condition]) -> list[tuple[Condition, ...]]:
     """Conditions that can take turns in one program, those of the cheapest first; the unmasked model goes with these.
 
-    Ranking on clean maps takes two passes a step, and masking all rows of an autoregressive model long ones.
+    Ranking on clean maps takes two passes a step, and masking all rows of an autoregressive model long ones; of a
+    diffusion model, keys are hidden from all queries or from some.
     """
 
-    def kind(policy: MaskSinks) -> tuple[bool, bool]:
-        return acts_on_all_rows(policy), ranks_on_clean(policy)
+    def kind(policy: MaskSinks) -> tuple[bool, str, bool]:
+        rows = protocol(policy) or ""
+        return rows == "all", rows, ranks_on_clean(policy)
 
     kinds = sorted({kind(one.policy) for one in wanted if one.policy is not None})
     if not kinds:

@@ -10,8 +10,8 @@ sequence is one question under one condition, and a batch takes as many as fit, 
 lie on several devices or in two batches. A question's seed is its own, so neither the batch, nor the number of devices, nor
 an interruption changes its answer.
 
-Where published answers are given (`Exam.gold`), nothing is asked: an autoregressive model is made to write them, and a
-diffusion model fills them in (jaxsink.evals.likelihood.denoising).
+Where published answers are given (`Exam.gold`), nothing is asked: a diffusion model fills them in, an autoregressive one is
+given them in one pass (jaxsink.evals.likelihood.denoising), or made to write them where keys are hidden from its newest row.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def ask_all(
     is_stopped: IsStopped = never,
 ) -> None:
     """Ask everything but what is done; results go to `keep`, question by question."""
-    if job.exam.denoises:
-        return score_all(job, keep, keep_speed, done, is_stopped)
+    if job.in_passes:
+        score_all(job, keep, keep_speed, done, is_stopped)
     left = list(batches(job, done))
     cost, turns = job.exam.sampler.response_length, len(job.conditions)
     start, asked, total = time.monotonic(), 0.0, sum(len(batch.asked) for batch in left) / turns
@@ -102,7 +102,7 @@ def batches(job: Evaluation, done: Collection[Key] = ()) -> Iterator[Batch]:
     number, count = job.shard
     questions = job.exam.questions[number - 1 :: count]
     for width, together in buckets(questions, lambda question: round_up(len(question.prompt), job.exam.bucket)):
-        for wanted in programs(job.conditions):
+        for wanted in programs(job.in_steps) if job.in_steps else ():
             rows = batch_rows(len(together) * len(wanted), job.rows, job.share)
             left = [(q, one) for q in together for one in wanted if (q.index, str(one)) not in done]
             for number, (filled, real) in enumerate(full_batches(left, rows)):
@@ -141,13 +141,13 @@ def by_question(batch: Batch) -> Iterator[list[int]]:
 
 def keep_likelihoods(batch: Batch, keep: Keep, out: Generation) -> int:
     """Keep how likely the published answers of one batch were; the number of their tokens."""
-    log_prob, divergence = (np.asarray(x, np.float64)[:, out.prompt_length :] for x in (out.log_prob, out.divergence))
+    known = [np.asarray(x, np.float64)[:, out.prompt_length :] for x in (out.log_prob, out.divergence) if x is not None]
     for numbers in by_question(batch):
         lines = []
         for number in numbers:
             question, condition = batch.asked[number]
             written = slice(len(question.gold))
-            figures = likelihood(log_prob[number, written], divergence[number, written])
+            figures = likelihood(*(values[number, written] for values in known))
             lines.append({**about(question, condition), **figures})
         keep(lines)
     return sum(len(question.gold) for question, _ in batch.asked)

@@ -17,11 +17,18 @@ from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Model
 from jaxsink.parallel.mesh import DATA, mesh_of
 from jaxsink.sampling.execution import replicate
+from jaxsink.sampling.interventions import acts_on_all_rows
+from jaxsink.sinks.mask import MaskSinks
 from jaxsink.tasks.exam import Exam, Question
 
 Asked = tuple[Question, Condition]
 Keep = Callable[[list[Result]], object]
 """Takes results as they come."""
+
+
+def needs_no_steps(policy: MaskSinks | None) -> bool:
+    """One pass over a given answer gives an autoregressive model all that it needs to know under this policy."""
+    return policy is None or acts_on_all_rows(policy) or policy.hides_the_same
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,19 @@ class Evaluation:
             return replicate(self.model, self.used_devices)
         on_cpu = jax.default_backend() == "cpu" and mesh_of(self.model) is None
         return self.model.unrolled() if on_cpu else self.model
+
+    @property
+    def in_passes(self) -> tuple[Condition, ...]:
+        """The conditions under which given answers are scored without steps (likelihood/denoising.py)."""
+        if not self.exam.gold:
+            return ()
+        return tuple(one for one in self.conditions if self.exam.denoises or needs_no_steps(one.policy))
+
+    @property
+    def in_steps(self) -> tuple[Condition, ...]:
+        """All others: those under which something is written, step by step."""
+        passes = self.in_passes
+        return tuple(one for one in self.conditions if one not in passes)
 
     @property
     def config(self) -> ModelConfig:

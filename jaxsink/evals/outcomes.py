@@ -50,6 +50,18 @@ def repeated(ids: Sequence[int]) -> float:
     return 1 - len(set(runs)) / len(runs) if runs else 0.0
 
 
+def agreement(text: str, other: str) -> float:
+    """How much two texts have in common: words in the same order, as a share of all (ROUGE-L's F1); 1 if both are empty."""
+    first, second = text.split(), other.split()
+    if not first and not second:
+        return 1.0
+    common = np.zeros(len(second) + 1, int)  # with the words of the first text so far
+    for word in first:
+        longer = np.where([word == one for one in second], common[:-1] + 1, 0)
+        common[1:] = np.maximum(np.maximum.accumulate(longer), common[1:]) if second else common[1:]
+    return 2 * int(common[-1]) / (len(first) + len(second))
+
+
 def summed_up(answers: Answers) -> dict[str, Any]:
     """Each outcome's mean over the answers that have it, with a 95 % interval: Wilson's for shares, else the bootstrap's."""
     found = {}

@@ -58,9 +58,10 @@ def about(question: Question, condition: Condition) -> Result:
     return line if question.cluster == question.task_id else {**line, "cluster": question.cluster}
 
 
-def likelihood(log_prob: Float[np.ndarray, " N"], divergence: Float[np.ndarray, " N"]) -> Result:
+def likelihood(log_prob: Float[np.ndarray, " N"], divergence: Float[np.ndarray, " N"] | None = None) -> Result:
     """How likely a model finds given tokens: the sum, their number, and the mean divergence from the unmasked model."""
-    return {"log_prob": float(log_prob.sum()), "tokens": len(log_prob), "kl": float(divergence.mean())}
+    found = {"log_prob": float(log_prob.sum()), "tokens": len(log_prob)}
+    return found if divergence is None else {**found, "kl": float(divergence.mean())}
 
 
 def read_results(folder: Path) -> dict[Key, Result]:

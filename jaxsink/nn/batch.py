@@ -50,7 +50,11 @@ class Batch(NamedTuple):
     kind: Int[Array, "B S"]  # MASKED, UNMASKED or PROMPT
     counted: Bool[Array, "B S"]  # True = recorders count it: a real token of an unfinished sequence
     visible: Bool[Array, "B Q S"] | None = None  # (query, key) pairs, on top of the family's own pattern
+    hidden_from: Bool[Array, "B S"] | None = None  # the queries that lose what is dropped; None = all
     outputs: Int[Array, "B W"] | None = None  # the queries whose hidden states and logits are wanted; None = all
+    token_position: Int[Array, "B S"] | None = (
+        None  # where tokens stand for the model; None = counted from the first real one
+    )
     start: Int[Array, ""] | int = 0
     queries: int | None = None
 

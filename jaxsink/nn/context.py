@@ -1,7 +1,7 @@
 """LayerContext: what a layer works with besides its weights and its input. A tap contains it.
 
 **What a query sees.** The real keys that the family's pattern allows (all, causal, sliding window, blocks), and that a
-caller's own `visible` allows. What is dropped comes on top (nn/softmax.py).
+caller's own `visible` allows. What is dropped comes on top (nn/softmax.py), for all queries or for some.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Queries(NamedTuple):
     position: Int[Array, " Q"]  # in the padded sequence
     kind: Int[Array, "B Q"]  # MASKED, UNMASKED or PROMPT
     token_position: Int[Array, "B Q"]  # counted from the first real token
+    hidden_from: Bool[Array, "B Q"] | None = None  # those that lose what is dropped; None = all
 
     def map(self, change: OnQueries) -> Queries:
         return Queries(
@@ -38,6 +39,7 @@ class Queries(NamedTuple):
             position=change(self.position, 0),
             kind=change(self.kind, 1),
             token_position=change(self.token_position, 1),
+            hidden_from=None if self.hidden_from is None else change(self.hidden_from, 1),
         )
 
 
@@ -91,10 +93,18 @@ class LayerContext:
         cls, config: ModelConfig, batch: Batch, recorders: tuple[Recorder, ...] = (), execution: Execution | None = None
     ) -> LayerContext:
         """For a pass over the batch."""
-        token_position, of_queries = token_positions(config, batch.mask), batch.of_queries
+        token_position, of_queries = batch.token_position, batch.of_queries
+        if token_position is None:
+            token_position = token_positions(config, batch.mask)
         length = batch.tokens.shape[1] if batch.queries is None else batch.queries
         position = batch.start + jnp.arange(length)
-        queries = Queries(of_queries(batch.counted), position, of_queries(batch.kind), of_queries(token_position))
+        queries = Queries(
+            of_queries(batch.counted),
+            position,
+            of_queries(batch.kind),
+            of_queries(token_position),
+            None if batch.hidden_from is None else of_queries(batch.hidden_from),
+        )
         visibility = Visibility(
             real=batch.mask,
             token_position=token_position,

@@ -22,6 +22,7 @@ class ForwardInputs(NamedTuple):
     visible: Bool[Array, "B S S"] | None
     drop: Bool[Array, "L B H S"] | Float32[Array, "L B H S"] | None  # keys to hide, or factors on attention
     prompt: Bool[Array, "B S"] | None
+    hidden_from: Bool[Array, "B S"] | None = None  # queries that lose what is dropped; None = all
 
 
 def check_inputs(
@@ -32,6 +33,7 @@ def check_inputs(
     drop: PyTree[ArrayLike] = None,
     scale: PyTree[ArrayLike] = None,
     prompt: PyTree[ArrayLike] = None,
+    hidden_from: PyTree[ArrayLike] = None,
 ) -> ForwardInputs:
     """The arguments of `forward` as arrays, or one sentence about what is wrong."""
     ids = check_tokens(config, tokens)
@@ -47,9 +49,11 @@ def check_inputs(
         factors = jnp.asarray(scale).astype("float32")
         hide = factors if hide is None else jnp.where(hide, 0.0, factors)
     given = as_bool("prompt", prompt, (batch, length))
-    return ForwardInputs(
-        jnp.asarray(ids).astype(jnp.int32), jnp.ones((batch, length), bool) if real is None else real, see, hide, given
-    )
+    some = as_bool("hidden_from", hidden_from, (batch, length))
+    if some is not None and hide is None:
+        raise JaxsinkError("hidden_from says which queries lose what is dropped; give drop or scale as well.")
+    real = jnp.ones((batch, length), bool) if real is None else real
+    return ForwardInputs(jnp.asarray(ids).astype(jnp.int32), real, see, hide, given, some)
 
 
 def check_tokens(config: ModelConfig, tokens: PyTree[ArrayLike]) -> Int[Array, "B S"] | Int[np.ndarray, "B S"]:

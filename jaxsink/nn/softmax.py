@@ -2,7 +2,8 @@
 
 **Dropped keys.** `drop` hides keys from every query of a head, before the softmax, so the rest of the query's attention
 re-normalises and a dropped key receives exactly 0. `drop` may also be factors: a key's attention is multiplied by its
-factor before the query re-normalises, so 0 hides it, 1 leaves it alone and 0.5 halves its odds.
+factor before the query re-normalises, so 0 hides it, 1 leaves it alone and 0.5 halves its odds. Where the context names the
+queries that it acts on (`Queries.hidden_from`), the others attend as if nothing were dropped.
 
 **No query goes blind.** A query of which *every* visible key is dropped ignores the drop: it attends as if nothing had
 been dropped. (So the first token of a causal model always sees itself.) A real query that `visible` leaves with no key at
@@ -49,10 +50,12 @@ def probabilities(tap: Tap) -> tuple[Float32[Array, "B H Q S"], Float32[Array, "
     seen = visibility.seen(context.queries)
     seen_at_all = seen
     if drop is not None:
-        hidden = hides(drop)
-        seen = seen & ~hidden[:, :, None, :]
+        hidden, some = hides(drop), context.queries.hidden_from
+        lost = hidden[:, :, None, :] if some is None else hidden[:, :, None, :] & some[:, None, :, None]
+        seen = seen & ~lost
         if drop.dtype != bool:
-            scores = scores + jnp.log(jnp.where(hidden, 1.0, drop))[:, :, None, :]
+            added = jnp.log(jnp.where(hidden, 1.0, drop))[:, :, None, :]
+            scores = scores + (added if some is None else jnp.where(some[:, None, :, None], added, 0.0))
     if tap.sink is not None:
         return beside_extra(jnp.where(seen, scores, HIDDEN), q, tap.sink.key)
     if drop is not None:

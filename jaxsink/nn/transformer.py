@@ -90,7 +90,8 @@ class Transformer(nnx.Module):
         execution: Execution = Execution(),  # noqa: B008
         head: bool = True,
     ) -> Output:
-        """One pass. drop: True = hidden from every query; or factors on the attention that keys receive."""
+        """One pass. drop: True = hidden from every query, or from those that the batch names; or factors on the attention
+        that keys receive."""
         context = LayerContext.make(self.config, batch, recorders, execution)
         given = StackInputs(drop, cache, batch.start, batch.outputs)
         out = self.stack(execution.mesh)(self.embed(batch, context), context, given)
@@ -229,6 +230,7 @@ def forward(
     *,
     scale: PyTree[ArrayLike] = None,
     prompt: PyTree[ArrayLike] = None,
+    hidden_from: PyTree[ArrayLike] = None,
     backend: str | None = None,
 ) -> Output:
     """Run the model over whole sequences, and return logits and what the recorders saw.
@@ -240,10 +242,11 @@ def forward(
     scale    f32[L,B,H,S], factors on the attention that keys receive, before queries re-normalise: 0 hides, 1 leaves alone
     record   a recorder (see jaxsink.record), a function of the tap, or any pytree of them
     prompt   bool[B,S], True = prompt token; only used to tell queries apart in `record.received_by_query`
+    hidden_from  bool[B,S], True = drop and scale act on this query; the others see everything. None: on all
     backend  "naive", "blocked" or "pallas"; None chooses by device and size, with the same results
     """
     config = model.config
-    inputs = check_inputs(config, tokens, mask, visible, drop, scale, prompt)
+    inputs = check_inputs(config, tokens, mask, visible, drop, scale, prompt, hidden_from)
     recorders, treedef = compile_record(record, config.layers, config.heads)
     mesh, length = mesh_of(model), inputs.tokens.shape[1]
     execution = Execution(choose_backend(backend, length, length, mesh), mesh)
@@ -257,9 +260,11 @@ def forward(
 def _forward(
     model: Transformer, inputs: ForwardInputs, recorders: tuple[Recorder, ...], execution: Execution
 ) -> Output:
-    batch = Batch.make(model.config, inputs.tokens, inputs.mask, prompt=inputs.prompt)._replace(visible=inputs.visible)
-    out = model(batch, drop=inputs.drop, recorders=recorders, execution=execution)
+    batch = Batch.make(model.config, inputs.tokens, inputs.mask, prompt=inputs.prompt)
+    batch = batch._replace(visible=inputs.visible, hidden_from=inputs.hidden_from)
     mesh = execution.mesh
+    drop = keep_layout(inputs.drop, mesh, 1, 2)  # what enters lies as `layout_of` says, too
+    out = model(batch, drop=drop, recorders=recorders, execution=execution)
     return Output(keep_layout(out.logits, mesh), keep_layout(out.record, mesh, 1, 2), keep_layout(out.hidden, mesh))
 
 

@@ -12,13 +12,13 @@ function of another tap is wrapped: `Recorder(lambda tap: tap.vectors.mean(axis=
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int, PyTree
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import KINDS as QUERY_KINDS
@@ -50,6 +50,7 @@ __all__ = [
     "residual_norm",
     "row_entropy",
     "value_norm",
+    "where_hidden",
 ]
 
 
@@ -86,6 +87,12 @@ def diagonal() -> Recorder:
 def last_row() -> Recorder:
     """f32[B,H,S]: attention paid by the last real query, the rule for autoregressive models."""
     return Recorder(_last_row, "sum", of_last_query=True)
+
+
+def where_hidden(recorder: Recorder) -> Recorder:
+    """The same of those queries alone that lose what is dropped (`MaskSinks(rows="decoded")` and the like), whether or not
+    anything is dropped in the step; of all queries where none are named."""
+    return replace(recorder, read=_WhereHidden(recorder.read), columns=None)
 
 
 @ready_made
@@ -258,6 +265,30 @@ def _logit_means(sums: dict[str, Float32[Array, "B H S"]], _: SeesKeys) -> dict[
 def last_real_position(mask: Bool[Array, "B S"]) -> Int[Array, " B"]:
     """The position of the last real token of each sequence."""
     return mask.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
+
+
+@dataclass(frozen=True)
+class _WhereHidden:
+    """A function of the attention tap that is shown those queries alone that lose what is dropped."""
+
+    read: Callable[[Tap], PyTree[Array]]
+
+    @property
+    def heads(self) -> tuple[int, ...] | None:
+        return getattr(self.read, "heads", None)
+
+    def __call__(self, tap: Tap) -> PyTree[Array]:
+        queries = tap.context.queries
+        if queries.hidden_from is None:
+            return self.read(tap)
+        counted = queries.counted & queries.hidden_from
+        context = replace(tap.context, queries=queries._replace(counted=counted))
+        return self.read(replace(tap, context=context).with_probs(_probs(tap), tap.extra))
+
+
+def _probs(tap: Tap) -> Float32[Array, "B H Q S"]:
+    assert tap.probs is not None
+    return tap.probs
 
 
 @dataclass(frozen=True)

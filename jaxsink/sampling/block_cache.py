@@ -4,12 +4,12 @@ follows ("prefix"), on the keys and values that the full pass left behind."""
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Float, Int, PyTree, Shaped
+from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import Batch
@@ -21,6 +21,13 @@ from jaxsink.sampling.run import Decoding
 
 if TYPE_CHECKING:
     from jaxsink.sampling.diffusion import DiffusionCarry, DiffusionSampler
+
+
+class Hiding(NamedTuple):
+    """What an intervention hides in a step."""
+
+    drop: Shaped[Array, "L B H S"] | None
+    hidden_from: Bool[Array, "B S"] | None  # the queries that lose it; None = all
 
 
 def partial_queries(config: ModelConfig, sampler: DiffusionSampler) -> int:
@@ -39,7 +46,7 @@ def cached_pass(
     sampler: DiffusionSampler,
     carry: DiffusionCarry,
     window: Window,
-    drop: Shaped[Array, "L B H S"] | None,
+    hiding: Hiding,
     recorders: tuple[Recorder, ...],
 ) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...], Cache]:
     """(logits of the window, records, the cache with what ran)."""
@@ -48,9 +55,11 @@ def cached_pass(
     length = carry.tokens.shape[1]
     room = carry.cache.length - length
     batch = Batch.make(run.config, carry.tokens, run.inputs.mask, prompt=run.inputs.prompt, done=carry.done)
+    drop, batch = hiding.drop, batch._replace(hidden_from=hiding.hidden_from)
     if room:
         widen = lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room)])  # noqa: E731
-        batch = batch._replace(**{name: widen(getattr(batch, name)) for name in ("tokens", "mask", "kind", "counted")})
+        wide = ("tokens", "mask", "kind", "counted", *(() if batch.hidden_from is None else ("hidden_from",)))
+        batch = batch._replace(**{name: widen(getattr(batch, name)) for name in wide})
         drop = None if drop is None else widen(drop)
         recorders = tuple(recorder.of_first_keys(length) for recorder in recorders)
 

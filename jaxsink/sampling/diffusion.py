@@ -25,9 +25,9 @@ from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
 from jaxsink.recording.recorders import Recorder
 from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.base import Sampler
-from jaxsink.sampling.block_cache import cached_pass, empty_block_cache, head_queries
+from jaxsink.sampling.block_cache import Hiding, cached_pass, empty_block_cache, head_queries
 from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
-from jaxsink.sampling.interventions import check_edit, ranks_on_clean
+from jaxsink.sampling.interventions import HIDDEN_FROM_SOME, check_edit, ranks_on_clean, rows_of
 from jaxsink.sampling.rng import Draws
 from jaxsink.sampling.run import Carry, Decoding, RunInputs, before_intervening, intervened
 
@@ -140,10 +140,11 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
         config, intervene, needs, drop = run.config, run.spec.intervene, run.spec.record.needs, carry.drop
         first = jnp.argmax(run.inputs.mask, axis=1)
         outputs = head_queries(config, window.position, first[:, None], carry.tokens.shape[1])
-        on_canvas = partial(run_canvas, run, carry, outputs=outputs)
+        some = queries_that_lose_keys(run, carry, window, outputs)
+        on_canvas = partial(run_canvas, run, carry, outputs=outputs, hidden_from=some)
         cache = None
         if self.cache is not None:
-            scores, values, cache = cached_pass(run, self, carry, window, drop, recorders + needs)
+            scores, values, cache = cached_pass(run, self, carry, window, Hiding(drop, some), recorders + needs)
         else:
             scores, values = on_canvas(carry.tokens, drop=drop, recorders=recorders + needs)
             if self.cfg_scale > 0:
@@ -191,18 +192,38 @@ def see_window(run: Decoding, sampler: DiffusionSampler, carry: DiffusionCarry, 
     )
 
 
+def queries_that_lose_keys(
+    run: Decoding, carry: DiffusionCarry, window: Window, outputs: Int[Array, "B W"]
+) -> Bool[Array, "B S"] | None:
+    """Those from which masks of the window are read (rows="decoded"), or all whose token is still a mask (rows="masked").
+
+    None: every query. outputs: the queries that predict the window's positions.
+    """
+    rows = rows_of(run.spec.intervene)
+    if rows not in HIDDEN_FROM_SOME:
+        return None
+    masked = see_canvas(run, carry).masked
+    if rows == "masked":
+        return masked
+    batch, length = masked.shape
+    query = jnp.where(window.eligible, outputs, length)  # out of range: not set
+    return jnp.zeros_like(masked).at[jnp.arange(batch)[:, None], query].set(True, mode="drop")
+
+
 def run_canvas(
     run: Decoding,
     carry: DiffusionCarry,
     tokens: Int[Array, "B S"],
     *,
     outputs: Int[Array, "B W"],
+    hidden_from: Bool[Array, "B S"] | None = None,
     drop: Shaped[Array, "L B H S"] | None = None,
     recorders: tuple[Recorder, ...] = (),
 ) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...]]:
     """(logits, records): the whole sequence through the layers, and the head where it can matter."""
     batch = Batch.make(run.config, tokens, run.inputs.mask, prompt=run.inputs.prompt, done=carry.done)
-    out = run.model(batch._replace(outputs=outputs), drop=drop, recorders=recorders, execution=run.spec.execution)
+    batch = batch._replace(outputs=outputs, hidden_from=hidden_from)
+    out = run.model(batch, drop=drop, recorders=recorders, execution=run.spec.execution)
     assert out.logits is not None
     return out.logits, out.record
 

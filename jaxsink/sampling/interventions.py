@@ -6,8 +6,9 @@ attributes: `needs`, the recorder(s) whose values it wants to see (default: `rec
 `rank_on = "clean"`, to see what an extra pass without any hidden keys would have recorded instead of what the running,
 masked model did. The first step has no previous one, so nothing is hidden there.
 
-Further attributes: `rows = "all"` makes an autoregressive model run all queries again in every step, so that the drop acts
-on every one of them; `check(config, sampler, lengths)` may refuse a run before it begins; and one with
+Further attributes: `rows` says whose attention is masked. "all" makes an autoregressive model run all queries again in every
+step, so that the drop acts on every one of them; in a diffusion model it acts on the queries that are "decoded" or
+"masked" alone (`HIDDEN_FROM_SOME`). `check(config, sampler, lengths)` may refuse a run before it begins; and one with
 `has_targets = True` says in `targets(previous)` which keys it is after, and sees them again in the next step.
 """
 
@@ -49,6 +50,9 @@ class Previous(NamedTuple):
 
 Intervention = Callable[[Previous], Shaped[Array, "L B H S"]]
 
+HIDDEN_FROM_SOME = ("decoded", "masked")
+"""`rows` of a diffusion model under which not all queries lose what is dropped."""
+
 
 @runtime_checkable
 class Targeted(Protocol):
@@ -79,7 +83,12 @@ def ranks_on_clean(intervene: Intervention) -> bool:
 
 def acts_on_all_rows(intervene: Intervention | None) -> bool:
     """Must every query run again in every step?"""
-    return getattr(intervene, "rows", None) == "all"
+    return rows_of(intervene) == "all"
+
+
+def rows_of(intervene: Intervention | None) -> str | None:
+    """Whose attention is masked; None: as the sampler does it."""
+    return getattr(intervene, "rows", None)
 
 
 def drop_where(wanted: Shaped[Array, "L B H S"], acts: Bool[Array, ...]) -> Shaped[Array, "L B H S"]:

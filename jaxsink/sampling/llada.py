@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import jax.numpy as jnp
 from jax import Array
@@ -25,17 +25,22 @@ from jaxsink.sampling.confidence import (
 from jaxsink.sampling.diffusion import DiffusionSampler
 from jaxsink.sampling.rng import REMASK, Draws
 
+Remasking = Literal["low_confidence", "random", "left_to_right"]
+"""Which masks of the block are committed first."""
+
 
 @dataclass(frozen=True)
 class LLaDASampler(DiffusionSampler):
     """LLaDA's and MMaDA's generation: block by block, the surest positions first.
 
-    threshold: commit every position at least this sure, and at least one, instead of a fixed number per step; blocks
-    then end when they are full. stop_at_eos: a sequence whose block ends in eos is finished, and its rest is eos.
-    text_only: never emit ids beyond the text vocabulary (MMaDA's image codes). cache: "prefix" or "dual" reuse keys and
-    values within a block (Fast-dLLM): faster, approximate, and recorded attention then covers the tokens that ran only. With
-    a threshold as well, the sequences of a batch wait for each other at the end of every block, so `steps` and
-    `committed_at` are those of the batch; random draws, which belong to steps, are refused there.
+    remasking: "low_confidence" commits the surest positions; "random" any; "left_to_right" the first ones, however
+    unsure, so that nothing ever waits. threshold: commit every position at least this sure, and at least one, instead of
+    a fixed number per step; blocks then end when they are full. stop_at_eos: a sequence whose block ends in eos is
+    finished, and its rest is eos. text_only: never emit ids beyond the text vocabulary (MMaDA's image codes). cache:
+    "prefix" or "dual" reuse keys and values within a block (Fast-dLLM): faster, approximate, and recorded attention then
+    covers the tokens that ran only. With a threshold as well, the sequences of a batch wait for each other at the end of
+    every block, so `steps` and `committed_at` are those of the batch; random draws, which belong to steps, are refused
+    there.
     """
 
     gen_length: int = 128
@@ -43,7 +48,7 @@ class LLaDASampler(DiffusionSampler):
     block_length: int = 128
     temperature: float = 0.0
     cfg_scale: float = 0.0
-    remasking: Literal["low_confidence", "random"] = "low_confidence"
+    remasking: Remasking = "low_confidence"
     logits_eos_inf: bool = False
     confidence_eos_eot_inf: bool = False
     threshold: float | None = None
@@ -76,7 +81,7 @@ class LLaDASampler(DiffusionSampler):
             self.steps % self.blocks == 0,
             f"LLaDASampler: {self.steps} steps cannot be shared evenly by {self.blocks} blocks.",
         )
-        require(self.remasking in ("low_confidence", "random"), f"LLaDASampler: unknown remasking {self.remasking!r}.")
+        require(self.remasking in get_args(Remasking), f"LLaDASampler: unknown remasking {self.remasking!r}.")
         require(self.cfg_scale >= 0, f"LLaDASampler: cfg_scale must not be negative, and is {self.cfg_scale}.")
         require(self.cache in (None, "prefix", "dual"), f"LLaDASampler: unknown cache {self.cache!r}.")
         require(self.cache is None or self.cfg_scale == 0, "LLaDASampler: guidance and a cache do not go together.")
@@ -145,7 +150,7 @@ class LLaDASampler(DiffusionSampler):
         else:
             order = log_odds(without(logits, self.unsure_ids(config)), choice.token)
             value = probability(order)
-        order = choice.order(order)
+        order = -window.offset.astype(jnp.float32) if self.remasking == "left_to_right" else choice.order(order)
         if self.threshold is not None:
             above = ~choice.waits & (value >= self.threshold)
             return Commit(choice.token, commit_above(order, window.eligible, above))

@@ -27,7 +27,7 @@ class Sampling(TypedDict, total=False):
     top_p: float | None
     top_k: int | None
     cfg: float | None
-    remasking: Literal["low_confidence", "random"] | None
+    remasking: Literal["low_confidence", "random", "left_to_right"] | None
     alg: Literal["origin", "maskgit_plus", "topk_margin", "entropy"] | None
     alg_temp: float | None
     cache: Literal["prefix", "dual"] | None

@@ -10,6 +10,7 @@ from numpy import ndarray
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.interventions import HIDDEN_FROM_SOME
 from jaxsink.sinks.rules import Both, Either, Importance, Rule, Threshold
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ Select = Literal["top", "random", "bottom", "first", "top_not_first", "partner",
 RuleName = Literal["top_k", "threshold", "top_k_above"]
 RankOn = Literal["masked", "clean"]
 Per = Literal["head", "layer"]
-Rows = Literal["all", "newest"]
+Rows = Literal["all", "newest", "decoded", "masked"]
 
 EVERY_SELECTION: tuple[Select, ...] = get_args(Select)
 SELECTIONS: tuple[Select, ...] = ("top", "random", "bottom")  # of Table 1
@@ -36,7 +37,10 @@ def check_settings(policy: MaskSinks) -> None:
     for name, known in (("select", Select), ("rank_on", RankOn), ("per", Per)):
         value = getattr(policy, name)
         require(value in get_args(known), f"{name} must be one of {', '.join(get_args(known))}, not {value!r}.")
-    require(policy.rows in (None, *get_args(Rows)), f"rows must be 'all', 'newest' or None, not {policy.rows!r}.")
+    known_rows = get_args(Rows)
+    require(
+        policy.rows in (None, *known_rows), f"rows must be one of {', '.join(known_rows)} or None, not {policy.rows!r}."
+    )
     names = get_args(RuleName)
     known_rule = policy.rule is None or isinstance(policy.rule, Rule) or policy.rule in names
     require(known_rule, f"rule must be one of {', '.join(names)} or a rule, not {policy.rule!r}.")
@@ -87,16 +91,21 @@ def check_effect(
     """Can it do something in this run? lengths: the real tokens of each sequence, prompt and response."""
     autoregressive = config.attention == "causal" if sampler is None else sampler.is_autoregressive
     if autoregressive:
+        require(
+            policy.rows not in HIDDEN_FROM_SOME,
+            f"rows={policy.rows!r} is for diffusion models; an autoregressive one has 'newest' and 'all'.",
+        )
         check_newest_row(policy)
         return
     require(
         policy.rows != "newest",
-        "rows='newest' is for autoregressive models; a step of a diffusion model runs all queries, and none is the newest.",
+        "rows='newest' is for autoregressive models; a step of a diffusion model runs all queries, and none is the newest; "
+        "give 'decoded' or 'masked'.",
     )
     cache = None if sampler is None else sampler.cache
     require(
         policy.rows != "all" or cache is None,
-        f"rows='all' needs all queries to run, and with cache={cache!r} most steps run a block of them.",
+        f"rows='all' needs all queries to run, and with cache={cache!r} most steps run a block of them; give 'decoded'.",
     )
     if lengths is not None and len(lengths) and not config.extra_sink:
         check_lengths(policy, int(lengths.min()))

@@ -14,9 +14,9 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import count_tokens
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.softmax import hides
-from jaxsink.recording.recorders import received
+from jaxsink.recording.recorders import Recorder, received, where_hidden
 from jaxsink.sampling.base import Sampler
-from jaxsink.sampling.interventions import Previous, at_token_positions
+from jaxsink.sampling.interventions import HIDDEN_FROM_SOME, Previous, at_token_positions
 from jaxsink.sinks.calibrate import calibrate_eps
 from jaxsink.sinks.choices import (
     MATCHED,
@@ -65,9 +65,11 @@ class MaskSinks:
     factor   0 drops; otherwise the attention that the selected keys get is multiplied by this before each query
              re-normalises
     share    k as a share of the sequence's real tokens, instead of k: at least one key
-    rows     whose attention is masked and ranked: "all" queries, or the "newest" alone. None: as the sampler does it. A step
-             of a diffusion model runs all queries; an autoregressive one has the newest query on cached keys and values,
-             and with "all" it runs all queries again in every step, prompt included
+    rows     whose attention is masked, and ranked: keys are chosen by what these queries look at. None: as the sampler does
+             it. An autoregressive step has the "newest" query on cached keys and values; with "all" it runs all queries
+             again in every step, prompt included. A step of a diffusion model runs "all" of them; with "decoded" only the
+             queries from which masks of the current window are read (one to the left where logits are shifted) lose
+             keys, with "masked" those whose token is a mask: all others, and what is cached of them, stay as they are
     """
 
     k: int = 1
@@ -83,8 +85,6 @@ class MaskSinks:
     factor: float = 0.0
     share: float | None = None
     rows: Rows | None = None
-
-    needs = received()
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -118,6 +118,16 @@ class MaskSinks:
     def check(self, config: ModelConfig, sampler: Sampler | None, lengths: Int[ndarray, " B"] | None) -> None:
         """Raise a JaxsinkError if the policy cannot have an effect in such a run."""
         check_effect(self, config, sampler, lengths)
+
+    @property
+    def hides_the_same(self) -> bool:
+        """Whatever is recorded, it hides the sequence's first token from the second step on."""
+        return self.select == "first" and self.k == 1 and self.share is None and not self.keep and self.spare <= 1
+
+    @property
+    def needs(self) -> Recorder:
+        """What the queries that lose keys paid attention to."""
+        return where_hidden(received()) if self.rows in HIDDEN_FROM_SOME else received()
 
     @property
     def has_targets(self) -> bool:

@@ -10,8 +10,8 @@ from jax import Array
 from jaxtyping import Bool, Int
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.recording.recorders import received
-from jaxsink.sampling.interventions import Previous, acts_on_all_rows, ranks_on_clean
+from jaxsink.recording.recorders import Recorder, received
+from jaxsink.sampling.interventions import Previous, ranks_on_clean
 from jaxsink.sinks.choices import MATCHED, RankOn, Rows
 from jaxsink.sinks.mask import Action, Count, MaskSinks, Ranking
 from jaxsink.sinks.rules import largest
@@ -32,16 +32,15 @@ class Turns:
 
     policies: Policies
 
-    needs = received()
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "policies", tuple(self.policies))
         if not self.policies:
             raise JaxsinkError("Turns needs at least one policy.")
         if len(set(map(ranks_on_clean, self.given))) > 1:
             raise JaxsinkError("Turns: some policies rank on clean maps and some do not; run them separately.")
-        if len(set(map(acts_on_all_rows, self.given))) > 1:
-            raise JaxsinkError("Turns: some policies have rows='all' and some do not; run them separately.")
+        if len(set(map(protocol, self.given))) > 1:
+            found = sorted(policy.rows or "the usual" for policy in self.given)
+            raise JaxsinkError(f"Turns: policies mask {' and '.join(dict.fromkeys(found))} rows; run them separately.")
 
     @property
     def given(self) -> tuple[MaskSinks, ...]:
@@ -54,7 +53,11 @@ class Turns:
 
     @property
     def rows(self) -> Rows | None:
-        return "all" if any(map(acts_on_all_rows, self.given)) else None
+        return next(map(protocol, self.given), None)
+
+    @property
+    def needs(self) -> Recorder:
+        return self.given[0].needs if self.given else received()
 
     @property
     def has_targets(self) -> bool:
@@ -132,6 +135,11 @@ class Turns:
             policy = self.policies[members[0]]
             assert policy is not None
             yield tuple(members), policy
+
+
+def protocol(policy: MaskSinks) -> Rows | None:
+    """Whose attention is masked. That of the newest query is what an autoregressive sampler masks by itself."""
+    return None if policy.rows == "newest" else policy.rows
 
 
 def as_they_rank(policy: MaskSinks) -> MaskSinks | None:

@@ -13,14 +13,17 @@ def histogram(measured: Sequence[Measured], study: Study) -> Outcome: ...
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import ModuleType
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from jaxsink.evals.conditions import Condition
+from jaxsink.evals.job import needs_no_steps
+from jaxsink.evals.results import Result
 from jaxsink.runs.arrays import Arrays
+from jaxsink.sampling.base import Sampler
 from jaxsink.study.finding import Claim, Finding, Row, Table
 from jaxsink.study.gallery import Gallery
 from jaxsink.study.measure import Scores, Study
@@ -44,6 +47,8 @@ class Measured:
     losses: Scores
     hidden: Arrays
     clusters: Sequence[str]  # of the problems
+    answers: Mapping[Condition, Sequence[Result]] = field(default_factory=dict)  # lines, of `Experiment.texts`
+    written: Mapping[str, Scores] = field(default_factory=dict)  # scores with other samplers, by their names
 
     @property
     def gallery(self) -> Gallery:
@@ -86,8 +91,12 @@ class Experiment(Claim):
     subjects     whose measurements are taken
     record       generations of a subject, by name
     score        conditions under which a subject answers the problems
+    samplers     by name, other samplers with which it answers them as well
+    writes       False: no answers are written under them, only the likelihood of published ones counts
     likelihood   also measure how likely the published answers are under them
     look         also look at what they hide
+    texts        answers are compared as texts, right or wrong: of as many problems as the study can afford (`Study.answers`)
+    more         further measurements of a subject
     missing      what is said where there is no such subject
     """
 
@@ -96,13 +105,22 @@ class Experiment(Claim):
     subjects: Callable[[Study], Sequence[Subject]] = all_subjects
     record: Callable[[Subject], Mapping[str, Recorded]] = usual_generations
     score: Callable[[Subject, Study], Sequence[Condition]] = lambda subject, study: ()
+    samplers: Callable[[Subject], Mapping[str, Sampler]] = lambda subject: {}
+    writes: bool = True
     likelihood: bool = False
     look: bool = False
+    texts: bool = False
+    more: Callable[[Subject], Sequence[Measurement]] = lambda subject: ()
     missing: str = "No diffusion model was studied."
 
     def askable(self, study: Study) -> list[Subject]:
         """The subjects, but for those whose answers cannot be graded where answers are what is looked at."""
-        return [subject for subject in self.subjects(study) if subject.graded or not self.score(subject, study)]
+        return [one for one in self.subjects(study) if one.graded or not self.grades or not self.score(one, study)]
+
+    @property
+    def grades(self) -> bool:
+        """Does it ask whether answers are right?"""
+        return self.writes and not self.texts
 
     def why_nobody(self, study: Study) -> str:
         return UNGRADED if self.subjects(study) else self.missing
@@ -114,23 +132,51 @@ class Experiment(Claim):
             for number in range(study.untrained if study.predicted(subject) else 0):
                 yield subject, Untrained(number)
             conditions = tuple(self.score(subject, study))
-            if conditions:
+            if conditions and self.grades:
                 yield subject, Scored(conditions)
-            if conditions and self.likelihood:
-                yield subject, Scored(conditions, gold=True)
+                yield from ((subject, Scored(conditions, sampler=one)) for one in self.samplers(subject).values())
+            if conditions and self.likelihood and subject.answered:
+                for part, count in self.parts(subject, study, conditions):
+                    yield subject, Scored(part, gold=True, problems=count)
             if conditions and self.look:
                 yield subject, Hidden(masking(conditions))
+            for spec in self.more(subject):
+                yield subject, spec
+            if conditions and self.texts and study.answers != 0:
+                yield subject, Scored(conditions, problems=study.answers)
 
     def measured(self, study: Study, subject: Subject) -> Measured:
         conditions = self.score(subject, study)
+        given, texts = self.likelihood and subject.answered, self.texts and study.answers != 0
+        samplers = self.samplers(subject) if conditions else {}
         return Measured(
             subject,
             galleries={name: study.gallery(subject, spec) for name, spec in self.record(subject).items()},
-            scores=study.scores(subject, conditions) if conditions else {},
-            losses=study.scores(subject, conditions, gold=True) if conditions and self.likelihood else {},
+            scores=study.scores(subject, conditions) if conditions and self.grades else {},
+            losses=self.losses(subject, study, conditions) if conditions and given else {},
             hidden=study.hidden(subject, masking(conditions)) if conditions and self.look else {},
             clusters=study.clusters(subject) if conditions else (),
+            answers=study.answered(subject, conditions, study.answers) if conditions and texts else {},
+            written={name: study.scores(subject, conditions, sampler=one) for name, one in samplers.items()},
         )
+
+    def parts(
+        self, subject: Subject, study: Study, conditions: Sequence[Condition]
+    ) -> Iterator[tuple[tuple[Condition, ...], int | None]]:
+        """(conditions, how many given answers are scored under them; None: all)."""
+        stepped = study.stepped if self.texts and not subject.is_diffusion else None
+        quick = tuple(one for one in conditions if stepped is None or needs_no_steps(one.policy))
+        slow = tuple(one for one in conditions if one not in quick)
+        yield quick, None
+        if slow and stepped:
+            yield slow, stepped
+
+    def losses(self, subject: Subject, study: Study, conditions: Sequence[Condition]) -> Scores:
+        """Nats per token; of the first few problems alone where more are too dear."""
+        found: Scores = {}
+        for part, count in self.parts(subject, study, conditions):
+            found |= study.scores(subject, part, gold=True, count=count)
+        return found
 
     def run(self, study: Study) -> Finding:
         """The finding, its figure saved; its verdict waits until all tests of the study are known."""
@@ -147,7 +193,7 @@ class Experiment(Claim):
             found=outcome.note,
             tests=[*tests, *outcome.tests],
             figures=[] if outcome.figure is None else [study.figure(self.name, outcome.figure)],
-            tables=list(outcome.tables),
+            tables=[table for table in outcome.tables if table.rows],
             values=[*values, *outcome.values],
         )
 
@@ -159,10 +205,11 @@ class Experiment(Claim):
         for prediction in about:
             test, values = check(prediction, one.subject, one.gallery, untrained)
             tests.append(test)
-            asked = zip(*(column.tolist() for column in values.values()), strict=True)
-            for number, (problem, line) in enumerate(zip(one.gallery.clusters, asked, strict=True)):
+            columns = {key.removeprefix(prediction.name).strip() or "value": x.tolist() for key, x in values.items()}
+            for number, problem in enumerate(one.gallery.clusters):
                 name = {"model": one.subject.name, "statistic": prediction.name, "generation": number}
-                rows.append({**name, "problem": str(problem), **dict(zip(("value", "shuffled"), line, strict=False))})
+                found = {column: x[number] for column, x in columns.items()}
+                rows.append({**name, "problem": str(problem), **found})
         return tests, rows
 
 

@@ -12,9 +12,10 @@ from jaxsink.sampling.generation import Generation
 from jaxsink.sinks import Threshold, Tracks, canvases, track, visibility_normalised
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gallery:
-    """All prompts have one length (padded on the left)."""
+    """All prompts have one length (padded on the left). One is equal to itself alone, so that what is computed of it can be
+    cached."""
 
     scores: np.ndarray  # f32[T,L,B,H,S], attention received: column sums
     shuffled: np.ndarray  # f32[T,L,B,H,S], the same with every query's attention moved round by chance

@@ -23,9 +23,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxsink.evals.conditions import Condition
+from jaxsink.evals.results import Result
 from jaxsink.runs import arrays
 from jaxsink.runs.arrays import Arrays
 from jaxsink.runs.stopping import IsStopped, never
+from jaxsink.sampling.base import Sampler
 from jaxsink.study import nulls, plots
 from jaxsink.study.gallery import Gallery, from_arrays
 from jaxsink.study.measurements import Hidden, Measurement, Recorded, Scored, Untrained
@@ -52,6 +54,8 @@ class Study:
     seed: int = 0
     runs: Path | None = None
     untrained: int = nulls.UNTRAINED  # models with random weights that each subject is held against
+    answers: int | None = None  # problems that are answered where answers are dear; None: all
+    stepped: int | None = None  # given answers that an autoregressive model writes step by step, where dear; None: all
     predictions: tuple[Prediction, ...] = ()  # of all experiments
     loaded: dict[Path, Gallery] = field(default_factory=dict, repr=False)
 
@@ -64,7 +68,7 @@ class Study:
         spec = spec or Recorded()
         path = spec.path(self, subject)
         if path not in self.loaded:
-            self.loaded[path] = from_arrays(self._arrays(subject, spec), subject.model.config.mask_id, self.eps)
+            self.loaded[path] = from_arrays(self.arrays(subject, spec), subject.model.config.mask_id, self.eps)
         return self.loaded[path]
 
     def predicted(self, subject: Subject) -> list[Prediction]:
@@ -74,19 +78,37 @@ class Study:
     def of_untrained(self, subject: Subject) -> list[Arrays]:
         """f64[B] by name of the prediction, for each untrained model."""
         count = self.untrained if self.predicted(subject) else 0
-        return [self._arrays(subject, Untrained(number)) for number in range(count)]
+        return [self.arrays(subject, Untrained(number)) for number in range(count)]
 
     def hidden(self, subject: Subject, conditions: Sequence[Condition]) -> Arrays:
         """What each condition hides, see `Hidden`."""
-        return self._arrays(subject, Hidden(tuple(conditions)))
+        return self.arrays(subject, Hidden(tuple(conditions)))
 
     def clusters(self, subject: Subject) -> list[str]:
         """The distinct problem that each of the problems asks."""
         return [question.cluster for question in subject.exam(self.problems, self.seed).questions]
 
-    def scores(self, subject: Subject, conditions: Sequence[Condition], gold: bool = False) -> Scores:
-        """Which problems are solved under each condition; gold: the loss of their published answers instead."""
-        spec = Scored(tuple(conditions), gold)
+    def answered(
+        self, subject: Subject, conditions: Sequence[Condition], count: int | None
+    ) -> dict[Condition, list[Result]]:
+        """What was written under each condition, problem by problem, as `jaxsink evaluate` keeps it."""
+        spec = Scored(tuple(conditions), problems=count)
+        self.measure(subject, spec)
+        found = spec.results(self, subject)
+        asked = [question.index for question in spec.exam(self, subject).questions]
+        return {one: [found[index, str(one)] for index in asked] for one in conditions}
+
+    def scores(
+        self,
+        subject: Subject,
+        conditions: Sequence[Condition],
+        gold: bool = False,
+        count: int | None = None,
+        sampler: Sampler | None = None,
+    ) -> Scores:
+        """Which problems are solved under each condition; gold: the loss of their published answers instead. count: of the
+        first so many. sampler: None takes the subject's own."""
+        spec = Scored(tuple(conditions), gold, count, sampler)
         self.measure(subject, spec)
         found = spec.results(self, subject)
         asked = [question.index for question in spec.exam(self, subject).questions]
@@ -104,6 +126,7 @@ class Study:
         asked = None if subject.prompts is None else subject.prompts.digest
         return hashlib.sha256(repr((subject.fingerprint, self.seed, asked, *parts)).encode()).hexdigest()[:16]
 
-    def _arrays(self, subject: Subject, spec: Measurement) -> Arrays:
+    def arrays(self, subject: Subject, spec: Measurement) -> Arrays:
+        """What a measurement kept."""
         self.measure(subject, spec)
         return arrays.read(spec.path(self, subject))

@@ -179,28 +179,37 @@ class Hidden(KeptAsArrays):
 
 @dataclass(frozen=True)
 class Scored(Measurement):
-    """Which problems are solved under each condition; gold: how likely their published answers are instead."""
+    """Which problems are solved under each condition; gold: how likely their published answers are instead. problems: how
+    many, at most; None: as many as the study has. sampler: None takes the subject's own."""
 
     conditions: tuple[Condition, ...]
     gold: bool = False
+    problems: int | None = None
+    sampler: Sampler | None = None
 
     def path(self, study: Study, subject: Subject) -> Path:
         kind = "-gold" if self.gold else ""
-        return study.folder / "answers" / f"{subject.name}-{study.hash(subject, subject.sampler)}{kind}"
+        name = study.hash(subject, self.sampler or subject.sampler)
+        return study.folder / "answers" / f"{subject.name}-{name}{kind}"
 
     def describe(self, study: Study) -> str:
         what = "given answers" if self.gold else "problems"
-        return f"{study.problems} {what} under {len(self.conditions)} conditions"
+        return f"{self.count(study)} {what} under {len(self.conditions)} conditions"
 
     def cost(self, study: Study, subject: Subject) -> int:
-        asked = [question.index for question in subject.exam(study.problems, study.seed).questions]
+        asked = [question.index for question in subject.exam(self.count(study), study.seed).questions]
         wanted = {(index, str(condition)) for index in asked for condition in self.conditions}
         steps = 8 if self.gold and subject.is_diffusion else steps_of(subject)
         return steps * len(wanted - self.done(study, subject))
 
+    def count(self, study: Study) -> int:
+        return study.problems if self.problems is None else min(self.problems, study.problems)
+
     def exam(self, study: Study, subject: Subject) -> Exam:
-        exam = subject.exam(study.problems, study.seed)
-        return gold_exam(exam, CANVASES) if self.gold else exam
+        exam = subject.exam(self.count(study), study.seed)
+        if self.gold:
+            return gold_exam(exam, CANVASES, diverges=False)
+        return exam if self.sampler is None else replace(exam, sampler=self.sampler)
 
     def measure(self, study: Study, subject: Subject, is_stopped: IsStopped) -> None:
         job = Evaluation(

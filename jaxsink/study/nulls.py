@@ -1,7 +1,8 @@
 """Nulls: the same generations with what a claim is about shuffled away, and the same model without its training.
 
 A permutation null is a gallery in which one thing is left to chance; the statistic of a claim is computed on it by the same
-code. An untrained model is the subject's configuration with random weights, asked the same questions.
+code. A control is the statistic of something else in the same generations, such as other keys that are hidden. An untrained
+model is the subject's configuration with random weights, asked the same questions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,18 @@ UNTRAINED = 8
 """How many untrained models stand for the null of a subject."""
 FIRST_SEED = 1000
 """Of the untrained models' weights; a subject of a study that is untrained itself has another."""
+
+
+Statistic = Callable[[Subject, Gallery], np.ndarray]
+"""One number for each generation; NaN where it has none."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """What the statistic is compared with in each generation, in words, and how it is computed."""
+
+    name: str
+    of: Statistic
 
 
 @dataclass(frozen=True)

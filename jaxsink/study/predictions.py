@@ -20,7 +20,7 @@ import numpy as np
 from jaxsink.evals.statistics import clustered_mean
 from jaxsink.runs.arrays import Arrays
 from jaxsink.study.gallery import Gallery
-from jaxsink.study.nulls import Shuffle
+from jaxsink.study.nulls import Control, Shuffle, Statistic
 from jaxsink.study.subject import Subject
 from jaxsink.study.verdicts import (
     FEWEST,
@@ -35,9 +35,6 @@ from jaxsink.study.verdicts import (
 UNTRAINED = "untrained weights"
 FEWEST_MODELS = 4
 """Untrained models that have what is measured, for a comparison with them."""
-
-Statistic = Callable[[Subject, Gallery], np.ndarray]
-"""One number for each generation; NaN where it has none."""
 
 
 def diffusion(subject: Subject) -> bool:
@@ -60,6 +57,7 @@ class Prediction:
     statistic  what it is, in words
     expected   on which side of every null it lies if the claim is right
     shuffle    the permutation null; None: there is none that fits
+    control    or what it is compared with in the same generation instead
     untrained  is it held against untrained models
     least      a number that the statistic must be above as well; None: none
     most       the same, below it
@@ -72,24 +70,34 @@ class Prediction:
     of: Statistic
     expected: Expected = "greater"
     shuffle: Shuffle | None = None
+    control: Control | None = None
     untrained: bool = True
     least: float | None = None
     most: float | None = None
     bound: str = "the claim's own bound"
     about: Callable[[Subject], bool] = diffusion
 
+    @property
+    def null(self) -> Shuffle | Control | None:
+        """What it is compared with in the same generation."""
+        return self.control if self.shuffle is None else self.shuffle
+
     def values(self, subject: Subject, gallery: Gallery) -> Arrays:
-        """{"NAME": f64[B], "NAME shuffled": f64[B]}: the statistic, and that of the permutation null (mean of its draws)."""
+        """{"NAME": f64[B], "NAME shuffled": f64[B]}: the statistic, and that of the permutation null (mean of its draws); or
+        "NAME control", what it is compared with instead."""
         found = {self.name: self.of(subject, gallery)}
         if self.shuffle is not None:
             draw = np.random.default_rng(0)
             chance = [self.of(subject, self.shuffle.of(gallery, draw)) for _ in range(self.shuffle.repeats)]
             found[f"{self.name} shuffled"] = np.mean(chance, axis=0)
+        elif self.control is not None:
+            found[f"{self.name} control"] = self.control.of(subject, gallery)
         return found
 
     def beyond_chance(self, values: Arrays) -> np.ndarray:
-        """f64[B]: the statistic, less what it is when shuffled."""
-        return values[self.name] - values.get(f"{self.name} shuffled", 0.0)
+        """f64[B]: the statistic, less what it is when shuffled, or what its control is."""
+        other = "control" if self.shuffle is None else "shuffled"
+        return values[self.name] - values.get(f"{self.name} {other}", 0.0)
 
 
 def check(one: Prediction, subject: Subject, gallery: Gallery, untrained: Sequence[Arrays]) -> tuple[Tested, Arrays]:
@@ -101,16 +109,16 @@ def check(one: Prediction, subject: Subject, gallery: Gallery, untrained: Sequen
         return not_testable(subject.name, one.statistic, one.expected, why), values
     mean, beyond = clustered_mean(values[one.name], clusters), one.beyond_chance(values)
     comparisons: list[Comparison] = []
-    if one.shuffle is not None and len(set(clusters[~np.isnan(beyond)])) >= FEWEST:
+    if one.null is not None and len(set(clusters[~np.isnan(beyond)])) >= FEWEST:
         gap = clustered_mean(beyond, clusters)
-        comparisons.append(compare(one.shuffle.name, mean.value - gap.value, gap, one.expected))
+        comparisons.append(compare(one.null.name, mean.value - gap.value, gap, one.expected))
     others = [one.beyond_chance(found) for found in untrained] if one.untrained else []
     others = [other for other in others if (~np.isnan(other) & ~np.isnan(beyond)).sum() >= FEWEST]
     if len(others) >= FEWEST_MODELS:
         gap = against_models(beyond, others, clusters)
-        null = UNTRAINED if one.shuffle is None else f"{UNTRAINED}, beyond chance"
+        null = UNTRAINED if one.null is None else f"{UNTRAINED}, beyond chance"
         null_value = float(np.mean([np.nanmean(other) for other in others]))
-        alone = one.shuffle is None and one.least is None and one.most is None
+        alone = one.null is None and one.least is None and one.most is None
         comparisons.append(compare(null, null_value, gap, one.expected, hurdle=not alone))
     sides: tuple[tuple[float | None, Expected], ...] = ((one.least, "greater"), (one.most, "less"))
     for bound, side in sides:

@@ -1,6 +1,7 @@
-"""What the subjects of a study are asked: the built-in word problems, a public benchmark, or prompts of one's own.
+"""What the subjects of a study are asked: the built-in word problems, a benchmark, plain text, or prompts of one's own.
 
 find_prompts("gsm8k", data_file="test.jsonl")
+find_prompts("text", data_file="book.txt", window=96)    # the first half of a window is given, the second scored
 find_prompts("questions.txt")        # one prompt per line; nothing can be graded, so masking is looked at by its maps
 find_prompts("questions.jsonl")      # {"prompt": "…", "answer": "42"} per line; a number that is right counts
 """
@@ -11,8 +12,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from random import Random
 
@@ -27,14 +28,18 @@ from jaxsink.tasks.benchmarks import Example, load_benchmark
 from jaxsink.tasks.exam import Exam, Question, ungraded
 from jaxsink.tasks.extract import flexible_number, same_number
 from jaxsink.tasks.score import Score
+from jaxsink.tasks.windows import windows
 from jaxsink.text.tokenizer import Tokenizer
 
 TASK = "task"
+TEXT = "text"
 BENCHMARKS = ("gsm8k", "humaneval")
 ASK = {
     "gsm8k": "{question}\nThink step by step, and end with #### and the number.",
     "humaneval": "Complete this Python function. Answer with the whole function in a code block.\n```python\n{question}```",
 }
+
+WINDOW = 96  # tokens
 
 PathLike = str | os.PathLike[str]
 
@@ -51,25 +56,35 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Where they come from, and the prompts, in order."""
+    """Where they come from, and the prompts, in order. longest: those of more tokens are not asked."""
 
     source: str
     prompts: tuple[Prompt, ...]
+    longest: int | None = None
 
     @property
     def graded(self) -> bool:
+        return self.answered
+
+    @property
+    def answered(self) -> bool:
+        """All have an answer whose likelihood can be told."""
         return all(prompt.answer for prompt in self.prompts)
 
     @property
     def digest(self) -> str:
         texts = [[prompt.name, prompt.text, prompt.answer] for prompt in self.prompts]
-        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+        limit = [] if self.longest is None else [self.longest]
+        return hashlib.sha256(json.dumps([*texts, *limit]).encode()).hexdigest()
 
     def exam(self, tokenizer: Tokenizer, sampler: Sampler, chats: bool, total: int, seed: int) -> Exam:
         """As many of them as there are, at most `total`, drawn with the seed; more begin with the same."""
-        drawn = Random(seed).sample(range(len(self.prompts)), len(self.prompts))[:total]
-        asked = [self.prompts[number] for number in drawn]
-        ids = [encode_text(tokenizer, prompt.text, chats) for prompt in asked]
+        drawn = Random(seed).sample(range(len(self.prompts)), len(self.prompts))
+        encoded = {number: encode_text(tokenizer, self.prompts[number].text, chats) for number in drawn}
+        drawn = [n for n in drawn if self.longest is None or len(encoded[n]) <= self.longest][:total]
+        if not drawn:
+            raise JaxsinkError(f"--longest {self.longest}: every prompt of {self.source} has more tokens than that.")
+        asked, ids = [self.prompts[number] for number in drawn], [encoded[number] for number in drawn]
         for prompt in asked:
             unknown = unknown_words(tokenizer, prompt.text)
             if unknown:
@@ -81,21 +96,69 @@ class Prompts:
             for number, prompt, prompt_ids in zip(drawn, asked, ids, strict=True)
         ]
         facts = {"setting": {"name": self.source}, "benchmark": self.source, "splits": []}
-        longest = max(map(len, ids))
-        return Exam(self.source, tuple(questions), sampler, tokenizer, facts, bucket=round_up(longest, BUCKET))
+        bucket = round_up(max(map(len, ids)), BUCKET)
+        bucket = bucket if self.longest is None else min(bucket, self.longest)
+        return Exam(self.source, tuple(questions), sampler, tokenizer, facts, bucket=bucket)
+
+
+@dataclass(frozen=True)
+class TextWindows:
+    """Windows of a text instead of prompts: the first half is given, as it is, and the second scored. Nothing is graded."""
+
+    path: Path
+    window: int
+
+    graded = False
+    answered = True
+
+    @property
+    def source(self) -> str:
+        return f"{self.path.name} in windows of {self.window}"
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.path.read_bytes() + str(self.window).encode()).hexdigest()
+
+    def exam(self, tokenizer: Tokenizer, sampler: Sampler, chats: bool, total: int, seed: int) -> Exam:
+        """As many windows as there are, at most `total`, drawn with the seed; more begin with the same."""
+        found = windows(self.path, self.window, tokenizer)
+        drawn = Random(seed).sample(range(len(found)), len(found))[:total]
+        questions = [Question(n, f"{TEXT}/{n}", found[n].context, as_it_is, found[n].rest) for n in drawn]
+        facts = {"setting": {"name": self.source}, "benchmark": TEXT, "splits": []}
+        bucket = max(len(question.prompt) for question in questions)
+        return Exam(self.source, tuple(questions), sampler, tokenizer, facts, bucket=bucket)
+
+
+def as_it_is(text: str) -> Score:
+    """No grade: what goes on from a text is neither right nor wrong."""
+    return Score(None, "")
 
 
 def find_prompts(
-    source: PathLike, data_file: PathLike | None = None, allow_code_execution: bool = False
-) -> Prompts | None:
-    """Prompts by name or file; None: the built-in problems. data_file: of a benchmark that is already here."""
+    source: PathLike,
+    data_file: PathLike | None = None,
+    allow_code_execution: bool = False,
+    *,
+    longest: int | None = None,
+    window: int = WINDOW,
+) -> Prompts | TextWindows | None:
+    """Prompts by name or file; None: the built-in problems. data_file: of a benchmark that is already here, or the text.
+
+    longest: leave out prompts of more tokens. window: tokens of a text that are looked at together.
+    """
+    if longest is not None and (longest < 1 or source in (TASK, TEXT)):
+        raise JaxsinkError(f"--longest {longest} is a number of tokens, of the prompts of a benchmark or a file.")
     if source == TASK:
         return None
+    if source == TEXT:
+        if data_file is None:
+            raise JaxsinkError("--prompts text needs a text: --data-file FILE.")
+        return TextWindows(Path(data_file).expanduser(), window)
     if source in BENCHMARKS:
-        return benchmark_prompts(str(source), data_file, allow_code_execution)
+        return replace(benchmark_prompts(str(source), data_file, allow_code_execution), longest=longest)
     if data_file is not None:
-        raise JaxsinkError(f"--data-file is for {' and '.join(BENCHMARKS)}, and {source} is a file itself.")
-    return own_prompts(Path(source).expanduser())
+        raise JaxsinkError(f"--data-file is for {', '.join(BENCHMARKS)} and {TEXT}, and {source} is a file itself.")
+    return replace(own_prompts(Path(source).expanduser()), longest=longest)
 
 
 def benchmark_prompts(name: str, data_file: PathLike | None, allow_code_execution: bool) -> Prompts:
@@ -116,7 +179,7 @@ def own_prompts(path: Path) -> Prompts:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        known = ", ".join((TASK, *BENCHMARKS))
+        known = ", ".join((TASK, *BENCHMARKS, TEXT))
         raise JaxsinkError(
             f"--prompts: cannot read {path} ({error.strerror}); give a file, or one of {known}."
         ) from error

@@ -19,7 +19,7 @@ from jaxsink.nn.transformer import Model, abstract
 from jaxsink.sampling.base import Sampler
 from jaxsink.sinks.tokens import kind_table
 from jaxsink.study.planted import static_sinks
-from jaxsink.study.prompts import Prompts
+from jaxsink.study.prompts import Prompts, TextWindows
 from jaxsink.tasks.exam import Exam, chat_exam, task_exam
 from jaxsink.tasks.task import spread_out
 from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
@@ -40,7 +40,8 @@ class Subject:
     tokenizer: Tokenizer
     sampler: Sampler
     chats: bool  # asked through its chat template
-    prompts: Prompts | None = None  # None: the built-in word problems
+    prompts: Prompts | TextWindows | None = None  # None: the built-in word problems
+    tokens: int | None = None  # the most of an answer that are scored; None: all
 
     @property
     def is_diffusion(self) -> bool:
@@ -59,8 +60,28 @@ class Subject:
         """Its answers can be told right or wrong."""
         return self.prompts is None or self.prompts.graded
 
+    @property
+    def answered(self) -> bool:
+        """Its prompts have answers whose likelihood can be told."""
+        return self.prompts is None or self.prompts.answered
+
+    def writing(self, tokens: int | None = None, cache: str | None = None) -> Subject:
+        """The same subject with responses of so many tokens, of which given answers have no more either; and with a sampler
+        that keeps keys and values (LLaDA's)."""
+        sampler = self.sampler if tokens is None else self.sampler.with_length(tokens)
+        if cache is not None and self.is_diffusion:
+            if "cache" not in sampler.settings():
+                raise JaxsinkError(f"--cache {cache}: {type(sampler).__name__}, which {self.name} uses, has no cache.")
+            sampler = sampler.with_settings({"cache": cache})
+            sampler.check(self.model.config)
+        return replace(self, sampler=sampler, tokens=tokens)
+
     def exam(self, total: int, seed: int) -> Exam:
         """Questions, the same for every subject; of the built-in problems held-out ones, as different as can be."""
+        exam = self._exam(total, seed)
+        return replace(exam, questions=tuple(replace(q, gold=q.gold[: self.tokens]) for q in exam.questions))
+
+    def _exam(self, total: int, seed: int) -> Exam:
         if self.prompts is not None:
             return self.prompts.exam(self.tokenizer, self.sampler, self.chats, total, seed)
         numbers = spread_out("test", total, seed)
@@ -103,13 +124,13 @@ def trained(run: Path, checkpoint: str | None = None) -> Subject:
         raise JaxsinkError(f"{run} holds no trained model; make one with `jaxsink train --out {run}`.")
     model = load(checkpoint_path, dtype="float32").unrolled()
     name = run.name if checkpoint is None else f"{run.name}@{checkpoint}"
-    return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False)
+    return Subject(name, model, model.tokenizer, sampler_for(model), chats=False)
 
 
 def subject(
     name: str, mesh: Mesh | None = None, mask_id: int | None = None, ignore_settings: Sequence[str] = ()
 ) -> Subject:
-    """A built-in model by name, or any checkpoint by path (asked through its chat template), cut over a mesh.
+    """A built-in model by name, or any checkpoint by path, cut over a mesh; asked through its chat template, if it has one.
 
     "untrained:NAME" is a built-in model with random weights, in which a study must find nothing; "planted" one whose sinks
     are known.
@@ -123,4 +144,5 @@ def subject(
         return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False)
     model = load(name, mesh=mesh, mask_id=mask_id, ignore_settings=ignore_settings)
     short = str(name).rstrip("/").rsplit("/", 1)[-1]
-    return Subject(short, model, model.tokenizer, sampler_for(model), chats=True)
+    tokenizer = model.tokenizer
+    return Subject(short, model, tokenizer, sampler_for(model), chats=tokenizer.template is not None)

@@ -7,7 +7,7 @@ and *not testable here* where there is nothing to compare. Levels hold for all t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -78,6 +78,28 @@ def compare(null: str, null_value: float, difference: Estimate, expected: Expect
     above, below = min(1.0, 2 * difference.p_above()), min(1.0, 2 * difference.p_below())
     p, p_opposite = (above, below) if expected == "greater" else (below, above)
     return Comparison(null, null_value, difference.value, low, high, p, 1.0 if hurdle else p_opposite)
+
+
+def paired(
+    model: str,
+    statistic: str,
+    expected: Expected,
+    values: np.ndarray,
+    nulls: Mapping[str, np.ndarray],
+    clusters: Clusters,
+) -> Tested:
+    """Values [N] against others of the same generations or problems [N], by name; NaN where there is none."""
+    names, there = np.asarray(clusters), ~np.isnan(values)
+    fewest = min(len(set(names[there & ~np.isnan(other)])) for other in nulls.values())
+    if fewest < FEWEST:
+        return not_testable(model, statistic, expected, f"{fewest} problems have what is measured, too few to compare")
+    mean = clustered_mean(values, names)
+    comparisons = []
+    for name, other in nulls.items():
+        gap = clustered_mean(values - other, names)
+        comparisons.append(compare(name, mean.value - gap.value, gap, expected))
+    low, high = mean.interval()
+    return Tested(model, statistic, expected, mean.value, low, high, int(mean.freedom) + 1, comparisons=comparisons)
 
 
 def not_testable(model: str, statistic: str, expected: Expected, why: str) -> Tested:

@@ -88,6 +88,7 @@ class Exam:
     reported  published score in per cent
     gold      nothing is asked: the published answers are given, and the result is how likely the model finds them
     canvases  of a diffusion model that fills in published answers: per answer and share of masked tokens
+    diverges  the divergence from the unmasked model is measured beside the likelihood
     """
 
     name: str
@@ -99,6 +100,7 @@ class Exam:
     reported: float | None = None
     gold: bool = False
     canvases: int = CANVASES
+    diverges: bool = True
 
     @property
     def denoises(self) -> bool:
@@ -114,24 +116,25 @@ class Exam:
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
-def gold_exam(exam: Exam, canvases: int = CANVASES) -> Exam:
+def gold_exam(exam: Exam, canvases: int = CANVASES, diverges: bool = True) -> Exam:
     """The same questions with the published answers given: how likely they are also tells weak models apart.
 
-    An autoregressive model is made to write the answers. A diffusion model sees each of them on so many canvases per share
-    of masked tokens (evals/likelihood/denoising.py).
+    An autoregressive model is given the answers, or made to write them. A diffusion model sees each of them on so many
+    canvases per share of masked tokens (evals/likelihood/denoising.py). diverges: also measure the divergence from the
+    unmasked model, which takes a pass more where answers are written.
     """
     without = next((question for question in exam.questions if not question.gold), None)
     if without is not None:
         raise JaxsinkError(f"{without.task_id} has no published answer whose likelihood could be told.")
-    facts = {**exam.facts, "gold": True, "figures": ["log_prob", "kl"]}
-    given = replace(exam, facts=facts, reported=None, gold=True)
+    facts = {**exam.facts, "gold": True, "figures": ["log_prob", *(["kl"] if diverges else [])]}
+    given = replace(exam, facts=facts, reported=None, gold=True, diverges=diverges)
     if not exam.sampler.is_autoregressive:
         if canvases < 1:
             raise JaxsinkError(f"canvases: an answer needs at least one per share of masked tokens, not {canvases}.")
         facts.update(canvases=canvases, shares=list(SHARES))
         return replace(given, sampler=FillMasks(), canvases=canvases)
     longest = max(len(question.gold) for question in exam.questions)
-    return replace(given, sampler=ForcedSampler(longest))
+    return replace(given, sampler=ForcedSampler(longest, diverges=diverges))
 
 
 def text_exam(path: Path, window: int, tokenizer: Tokenizer, config: ModelConfig, chosen: Chosen) -> Exam:

@@ -13,10 +13,10 @@ from jaxsink.tasks.benchmarks import Example
 
 @dataclass(frozen=True)
 class Score:
-    """correct: the score that counts. strict, flexible: both of GSM8K's, None for programs. found: the number, or what
-    the sandbox said."""
+    """correct: the score that counts; None where there is nothing to be right about. strict, flexible: both of GSM8K's, None
+    for programs. found: the number, or what the sandbox said."""
 
-    correct: bool
+    correct: bool | None
     found: str
     strict: bool | None = None
     flexible: bool | None = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.tasks.corpus import texts_of
 from jaxsink.text.tokenizer import Tokenizer
 
 
@@ -39,24 +38,3 @@ def windows(path: Path, length: int, tokenizer: Tokenizer) -> list[Window]:
     if not found:
         raise JaxsinkError(f"no text in {path} has {length} tokens; give a smaller --window.")
     return found
-
-
-def texts_of(path: Path) -> Iterator[str]:
-    """The whole file, or of a .jsonl file the "text" of every line."""
-    try:
-        content = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise JaxsinkError(f"cannot read the text {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise JaxsinkError(f"{path} is not text in UTF-8; convert it first.") from error
-    if path.suffix != ".jsonl":
-        yield content
-        return
-    for number, line in enumerate(content.splitlines(), 1):
-        try:
-            text = json.loads(line)["text"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise JaxsinkError(f'line {number} of {path} is not a JSON object with a "text".') from error
-        if not isinstance(text, str):
-            raise JaxsinkError(f'the "text" in line {number} of {path} is not a text.')
-        yield text

@@ -1,60 +1,79 @@
-"""What a training run is: everything that, with the model's configuration, decides its result."""
+"""What a training run is: everything that, with the model's configuration and the data, decides its result."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from jaxsink.errors import JaxsinkError
 
-Objective = Literal["causal", "diffusion", "adaptation"]
+Objective = Literal["causal", "diffusion", "adaptation", "block_diffusion"]
+Optimizer = Literal["adamw", "muon"]
+Predict = Literal["response", "mixed", "all"]
+Noise = Literal["count", "bernoulli"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """objective: "causal" (next token), "diffusion" (masked tokens, from scratch), or "adaptation" (the same from the
-    weights of an autoregressive model, while its causal mask is opened).
+    """objective: "causal" (next token), "diffusion" (masked tokens), "adaptation" (the same from the weights of an
+    autoregressive model, while its causal mask is opened), or "block_diffusion" (masked tokens of a block, given the
+    blocks before it).
 
+    accumulate: parts of a batch that run one after another, for memory; it changes nothing but the order of sums.
+    optimizer: Muon for the matrices of the layers, or AdamW for everything. lora: rank of the adapters that are trained
+    instead of the weights; 0 trains the weights.
     predict: "response" takes the question as given (fine-tuning), "all" learns to write it too (pre-training), "mixed" does
     so in one sequence of four: where the question is masked as well, a sum can only be done from the tokens around it.
-    noise: how tokens are chosen to be masked, see losses.py. ramp: part of the run over which the largest noise level
+    Plain text has no questions.
+    noise: how tokens are chosen to be masked, see examples.py. ramp: part of the run over which the largest noise level
     grows from LEAST to 1. opening: part of the run over which a causal mask opens.
-    decay: weight decay, on matrices of the layers only. checkpoints: how many models are kept along the way.
+    decay: weight decay, on matrices of the layers only. init: the checkpoint that the weights are from; None: random ones.
+    checkpoints: how many models are kept along the way.
     """
 
     objective: Objective
     steps: int
     batch: int = 32
+    accumulate: int = 1
+    optimizer: Optimizer = "muon"
     learning_rate: float = 2e-3
     warmup: int = 100
     decay: float = 0.1
     clip: float = 1.0
+    lora: int = 0
     seed: int = 0
     dtype: str = "float32"
-    predict: Literal["response", "mixed", "all"] = "response"
-    noise: Literal["count", "bernoulli"] = "count"
+    predict: Predict = "response"
+    noise: Noise = "count"
     ramp: float = 0.0
     opening: float = 0.2
     init: str | None = None
     checkpoints: int = 12
 
     def check(self, devices: int = 1) -> None:
-        for name in ("steps", "batch", "checkpoints"):
-            if getattr(self, name) < 1:
-                raise JaxsinkError(f"training: {name} must be at least 1, and is {getattr(self, name)}.")
-        for name in ("warmup", "decay"):
-            if getattr(self, name) < 0:
-                raise JaxsinkError(f"training: {name} must not be negative, and is {getattr(self, name)}.")
+        """Raise a JaxsinkError if there is no such run."""
+        for name, kind in (("objective", Objective), ("optimizer", Optimizer), ("predict", Predict), ("noise", Noise)):
+            value = getattr(self, name)
+            require(value in get_args(kind), f"{name} must be one of {', '.join(get_args(kind))}, not {value!r}.")
+        for name in ("steps", "batch", "accumulate", "checkpoints"):
+            require(getattr(self, name) >= 1, f"{name} must be at least 1, and is {getattr(self, name)}.")
+        for name in ("warmup", "decay", "lora", "ramp"):
+            require(getattr(self, name) >= 0, f"{name} must not be negative, and is {getattr(self, name)}.")
         for name in ("learning_rate", "clip"):
-            if not getattr(self, name) > 0:
-                raise JaxsinkError(f"training: {name.replace('_', ' ')} must be above 0, and is {getattr(self, name)}.")
-        if not 0 <= self.opening <= 1:
-            raise JaxsinkError(f"training: opening is a part of the run, from 0 to 1, and is {self.opening}.")
-        if self.batch % devices:
-            raise JaxsinkError(f"training: a batch of {self.batch} cannot be shared evenly by {devices} devices.")
-        if (self.objective == "adaptation") and self.init is None:
-            raise JaxsinkError("training: an adaptation starts from an autoregressive model; name one (--init).")
+            require(getattr(self, name) > 0, f"{name.replace('_', ' ')} must be above 0, and is {getattr(self, name)}.")
+        require(0 <= self.opening <= 1, f"opening is a part of the run, from 0 to 1, and is {self.opening}.")
+        together = devices * self.accumulate
+        parts = f"{devices} devices" + (f" in {self.accumulate} parts" if self.accumulate > 1 else "")
+        require(self.batch % together == 0, f"a batch of {self.batch} cannot be shared evenly by {parts}.")
+        require(
+            self.objective != "adaptation" or self.init is not None,
+            "an adaptation starts from an autoregressive model; name one (--init).",
+        )
+        require(
+            not self.lora or self.optimizer == "adamw",
+            "Muon is for whole matrices; train adapters (lora) with optimizer='adamw'.",
+        )
 
     @property
     def opening_steps(self) -> int:
@@ -69,3 +88,8 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise JaxsinkError(f"training: {message}")

@@ -1,10 +1,12 @@
-"""`jaxsink.train`: one of the built-in models, by name, from the first step to its figures."""
+"""`jaxsink.train`: any model on any text, or a built-in one on its word problems, from the first step to its figures."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from jaxsink.checkpoints.formats import JsonObject
@@ -13,55 +15,97 @@ from jaxsink.errors import JaxsinkError, check_keywords, option
 from jaxsink.parallel.mesh import choose_devices
 from jaxsink.runs.progress import Task, stage
 from jaxsink.runs.stopping import IsStopped, never
+from jaxsink.training.data import DataSettings
+from jaxsink.training.recipe import Recipe, builtin_recipe, is_builtin, text_recipe
 from jaxsink.training.run import Progress, Training
 from jaxsink.training.settings import Settings
 from jaxsink.training.step import data_mesh
-from jaxsink.zoo.builtin import builtin
+from jaxsink.training.tensorboard import board_in, no_board
 from jaxsink.zoo.resolve import NAMES
 
-FIXED = "objective"  # follows from the model
+OF_DATA = tuple(field.name for field in dataclasses.fields(DataSettings) if field.name != "sources")
+OF_RUN = tuple(field.name for field in dataclasses.fields(Settings))
+BLOCK_LENGTH = 16  # of block diffusion, where the model has none
 
 
 def train(
-    name: str,
+    model: str,
     out: str | os.PathLike[str],
     *,
+    data: str | Sequence[str] = (),
     extra_sink: bool = False,
+    block_length: int = BLOCK_LENGTH,
     devices: int | None = None,
     problems: int = 1000,
+    tensorboard: bool = False,
     is_stopped: IsStopped = never,
     **settings: Any,
 ) -> JsonObject:
-    """Train a built-in model on generated word problems, and measure its accuracy; goes on with what is in `out`.
+    """Train a model, and measure how good it is; goes on with what is in `out`.
 
-    name        "mini-llama", "mini-llada" or "mini-dream"
-    out         gets the model, models along the way, loss.csv and result.json, which is what this returns
-    extra_sink  add one token that sees itself only and that all others see
-    devices     that share each batch; None: all
-    problems    held-out ones, for the accuracy
-    is_stopped  is asked after every step; when it is true, everything is saved and StoppedError raised
-    settings    fields of jaxsink.training.settings.Settings; others are as the shipped model was trained
+    model         a built-in name, sizes ("6x384x6": layers, width, heads), a published configuration, a .json file with one,
+                  or a checkpoint, which it then starts from (see jaxsink.training.recipe)
+    out           gets the model, models along the way, loss.csv, sinks.csv and result.json, which is what this returns
+    data          texts: files, directories, "tfds:NAME" (see jaxsink.tasks.corpus); a built-in model needs none
+    extra_sink    add one token that sees itself only and that all others see
+    block_length  of block diffusion
+    devices       that share each batch; None: all
+    problems      held-out ones, for the accuracy of a built-in model
+    tensorboard   also write event files, into out/tensorboard
+    is_stopped    is asked after every step; when it is true, everything is saved and StoppedError raised
+    settings      fields of jaxsink.training.settings.Settings and jaxsink.training.data.DataSettings
     """
-    if name not in NAMES:
-        raise JaxsinkError(f"there is no built-in model {name!r}; there are {', '.join(NAMES)}.")
     if problems < 1:
         raise JaxsinkError(f"--problems must be at least 1, and is {problems}.")
-    check_keywords("train", settings, (field.name for field in dataclasses.fields(Settings) if field.name != FIXED))
-    mesh, known = data_mesh(choose_devices(devices)), builtin(name)
-    chosen = dataclasses.replace(known.settings, **settings)
-    config = known.config.replace(extra_sink=extra_sink)
-    training = Training(name, config, known.sampler, chosen, local(out, "--out"))
-    with stage(name, total=chosen.steps, unit="steps", detail="preparing") as task:
-        training.train(mesh, watching(task), is_stopped=is_stopped)
-    return training.examine(problems, again(name, chosen, known.settings, extra_sink))
+    check_keywords("train", settings, (*OF_RUN, *OF_DATA))
+    mesh = data_mesh(choose_devices(devices))
+    sources = (data,) if isinstance(data, str) else tuple(data)
+    recipe = make_recipe(model, sources, settings, extra_sink, block_length)
+    recipe.settings.check(mesh.size)
+    place = local(out, "--out")
+    with board_in(place / "tensorboard") if tensorboard else nullcontext(no_board) as board:
+        training = Training(recipe, place, board)
+        with stage(recipe.name, total=recipe.settings.steps, unit="steps", detail="preparing") as task:
+            training.train(mesh, watching(task), is_stopped=is_stopped)
+    chosen = {**settings, "extra_sink": extra_sink}
+    if recipe.settings.objective == "block_diffusion":
+        chosen["block_length"] = block_length
+    return training.examine(problems, again(model, sources, recipe, chosen))
 
 
-def again(name: str, settings: Settings, usual: Settings, extra_sink: bool) -> str:
+def make_recipe(
+    model: str, sources: tuple[str, ...], settings: dict[str, Any], extra_sink: bool, block_length: int
+) -> Recipe:
+    given = {name: value for name, value in settings.items() if name in OF_RUN}
+    about_data = {name: value for name, value in settings.items() if name in OF_DATA}
+    if is_builtin(model, sources):
+        refused = next((name for name in ("objective", *OF_DATA) if name in settings), None)
+        if refused is not None:
+            raise JaxsinkError(
+                f"{model} is trained on its word problems, so that {option(refused)} does not apply; give --data."
+            )
+        return builtin_recipe(model, given, extra_sink)
+    if not sources:
+        raise JaxsinkError(
+            f"train: only {', '.join(NAMES)} bring data of their own; name texts to train {model} on (--data)."
+        )
+    if "steps" not in given:
+        raise JaxsinkError("train: say for how many steps (--steps).")
+    return text_recipe(model, DataSettings(sources, **about_data), given, extra_sink, block_length)
+
+
+def again(model: str, sources: tuple[str, ...], recipe: Recipe, given: dict[str, Any]) -> str:
     """The command that trains this model, for its card."""
-    changed = {key: value for key, value in settings.to_dict().items() if value != getattr(usual, key)}
-    options = [f"{option(key)} {value}" for key, value in changed.items()]
-    options += ["--extra-sink"] if extra_sink else []
-    return " ".join(["jaxsink train", name, f"--out runs/{name}", *options])
+    words = ["jaxsink", "train", model, "--out", f"runs/{recipe.name}"]
+    words += [word for source in sources for word in ("--data", source)]
+    for name, value in given.items():
+        if value is True:
+            words.append(option(name))
+        elif name == "bos" and value is False:
+            words.append("--no-bos")
+        elif value is not None and value is not False:
+            words += [option(name), str(value)]
+    return shlex.join(words)
 
 
 def watching(task: Task) -> Callable[[Progress], None]:
@@ -70,6 +114,7 @@ def watching(task: Task) -> Callable[[Progress], None]:
     def show(now: Progress) -> None:
         parts = ["compiling"] if now.compiling else []
         parts += [] if now.loss is None else [f"loss {now.loss:.4f}", f"{now.tokens_per_second:,.0f} tokens/s"]
+        parts += [] if now.gflops is None else [f"{now.gflops:.0f} GFLOP/s"]
         task.update(now.step, detail=", ".join(parts))
 
     return show

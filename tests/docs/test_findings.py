@@ -34,12 +34,11 @@ def test_pages_are_as_the_program_writes_them() -> None:
 
 
 def test_another_result_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = json.loads((RESULTS / "fig10.json").read_text(encoding="utf-8"))
-    changed["tests"][0]["value"] += 0.01
-    real = findings.finding
-    monkeypatch.setattr(
-        findings, "finding", lambda name, run="": changed if (name, run) == ("fig10", "") else real(name, run)
-    )
+    real, changed = findings.finding, {}
+    for name, run in (("fig10", ""), ("paths", findings.EXPLANATIONS)):
+        changed[name, run] = json.loads((RESULTS / run / f"{name}.json").read_text(encoding="utf-8"))
+        changed[name, run]["tests"][0]["value"] += 0.01
+    monkeypatch.setattr(findings, "finding", lambda name, run="": changed.get((name, run)) or real(name, run))
     assert all(path.read_text(encoding="utf-8") != text for path, text in findings.pages().items())
 
 
@@ -47,6 +46,23 @@ def test_nothing_is_supported_on_random_weights() -> None:
     found = found_in("untrained")
     assert len(found) > 20 and {model for _, model, _ in found} == {f"untrained:{name}" for name in findings.MODELS}
     assert [key for key, test in found.items() if test["verdict"] == "supported"] == []
+
+
+def test_no_explanation_is_supported_on_random_weights() -> None:
+    found = found_in("explanations/untrained")
+    assert {name for name, _, _ in found} == set(findings.EXPLAINED)
+    assert len([test for test in found.values() if test["comparisons"]]) > 12
+    assert [key for key, test in found.items() if test["verdict"] == "supported"] == []
+
+
+def test_every_explanation_has_a_verdict_on_each_model_and_a_reason() -> None:
+    lines = findings.explanations().splitlines()[2:]
+    assert len(lines) == len(findings.EXPLAINED)
+    for name, line in zip(findings.EXPLAINED, lines, strict=True):
+        what, *cells = line.strip("| ").split(" | ")
+        assert name in what and len(cells) == len(findings.MODELS)
+        for cell in cells[:2]:
+            assert re.match(r"\*\*(supported|refuted|undecided)\*\*: .* \[.*\] against |not testable: ", cell), cell
 
 
 def test_the_planted_model_has_the_verdicts_that_it_must_have() -> None:
@@ -68,7 +84,7 @@ def test_what_tests_rest_on_is_there_problem_by_problem() -> None:
 
 
 def test_every_verdict_follows_from_its_comparisons() -> None:
-    for run in ("", "untrained", "planted"):
+    for run in ("", "untrained", "planted", "explanations", "explanations/untrained", "explanations/planted"):
         for key, test in found_in(run).items():
             if test["verdict"] == "supported":
                 signs = [one["difference"] > 0 for one in test["comparisons"]]

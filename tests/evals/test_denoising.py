@@ -14,6 +14,7 @@ import pytest
 from support.configs import FAMILIES
 from support.models import lively
 from support.reference.transformer import run as slow_run
+from support.slow_masking import losing
 
 import jaxsink
 from jaxsink.errors import JaxsinkError
@@ -89,7 +90,9 @@ def hidden_keys(received: np.ndarray, select: str, k: int) -> np.ndarray:
     return drop
 
 
-def slow_figures(job: Evaluation, question: Question, select: str | None) -> dict[float, tuple[float, int, float]]:
+def slow_figures(
+    job: Evaluation, question: Question, select: str | None, rows: str | None = None
+) -> dict[float, tuple[float, int, float]]:
     """By share of masked tokens: (sum of log-probabilities, tokens, mean divergence), canvas by canvas, in float64."""
     config, shift = job.config, int(job.config.shift_logits)
     kept: dict[float, list[tuple[float, float]]] = {share: [] for share in SHARES}
@@ -98,7 +101,12 @@ def slow_figures(job: Evaluation, question: Question, select: str | None) -> dic
         plain, maps = slow_run(config, job.model.params, tokens, real)
         masked = plain
         if select is not None:
-            masked = slow_run(config, job.model.params, tokens, real, hidden_keys(maps.sum(axis=3), select, 2))[0]
+            masks = np.flatnonzero(row.tokens == config.mask_id).tolist()
+            queries = losing(rows, masks, range(row.given, len(row.tokens)), len(row.tokens), shift)
+            keys = hidden_keys(maps[:, :, :, queries].sum(axis=3), select, 2)
+            drop = np.zeros(maps.shape, bool)
+            drop[:, :, :, queries] = keys[:, :, :, None]
+            masked = slow_run(config, job.model.params, tokens, real, drop)[0]
         p, q = log_softmax(plain[0]), log_softmax(masked[0])
         for place, token in enumerate(row.answer):
             position = row.given + place
@@ -125,6 +133,25 @@ def test_every_figure_against_a_slow_transformer(found, family: str, select: str
         assert line["tokens"] == sum(sums[1]) and line["log_prob"] == pytest.approx(sum(sums[0]), rel=2e-4, abs=2e-4)
         assert line["kl"] == pytest.approx(np.average(sums[2], weights=sums[1]), rel=2e-3, abs=2e-6)
         assert (line["kl"] > 1e-3) == (select is not None)
+
+
+@pytest.mark.parametrize("rows", ["decoded", "masked"])
+@pytest.mark.parametrize("family", ["llada", "dream", "sdar"])
+def test_keys_hidden_from_the_queries_of_masks_alone(found, family: str, rows: Any) -> None:
+    """They are ranked by what these queries look at; the other conditions are what they are beside them."""
+    wanted = (PLAIN, hide(2, rows=rows), hide(2, "first", rows=rows), hide(2, "random"))
+    job = job_of(family)
+    lines = lines_of(replace(job, conditions=wanted))
+    for question in job.exam.questions[:2]:
+        for condition, select in zip(wanted[1:3], ("top", "first"), strict=True):
+            line = lines[question.index, str(condition)]
+            for share, (log_prob, tokens, kl) in slow_figures(job, question, select, rows).items():
+                part = line["t"][str(share)]
+                assert part["tokens"] == tokens and part["log_prob"] == pytest.approx(log_prob, rel=2e-4, abs=2e-4)
+                assert part["kl"] == pytest.approx(kl, rel=2e-3, abs=2e-6)
+            assert line["log_prob"] != pytest.approx(found[family][question.index, f"K = 2, {select}"]["log_prob"])
+    kept = {(index, name) for index, name in lines if name in ("K = 0", "K = 2, random")}
+    close({key: lines[key] for key in kept}, {key: found[family][key] for key in kept})
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import jaxsink
 from jaxsink.cli.tables import print_run
 from jaxsink.evals.conditions import Comparison, conditions
 from jaxsink.evals.engine import Evaluation, evaluate
-from jaxsink.evals.outcomes import OUTCOMES, compared_outcomes, outcomes, summed_up
+from jaxsink.evals.outcomes import OUTCOMES, agreement, compared_outcomes, outcomes, summed_up
 from jaxsink.evals.results import read_results
 from jaxsink.evals.statistics import bootstrap, holm, paired_difference, wilson
 from jaxsink.evals.summary import summarise
@@ -29,6 +29,27 @@ from jaxsink.tasks.vocabulary import tokenizer
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 CONDITIONS = conditions((0, 2), ("top", "random"))
 END = (2, 9)
+
+
+def in_common(first: list[str], second: list[str]) -> int:
+    """Words that two texts have in the same order, at most, by trying everything."""
+    if not first or not second:
+        return 0
+    if first[-1] == second[-1]:
+        return in_common(first[:-1], second[:-1]) + 1
+    return max(in_common(first[:-1], second), in_common(first, second[:-1]))
+
+
+def test_agreement_is_the_share_of_words_in_the_same_order() -> None:
+    assert agreement("a b c", "a b c") == 1 and agreement("a b", "c d") == 0 and agreement("", " ") == 1
+    assert agreement("a b c d", "a c") == pytest.approx(2 * 2 / 6) and agreement("", "a") == 0 == agreement("a", "")
+    assert agreement("a b", "b a") == pytest.approx(0.5)
+    rng = random.Random(0)
+    for _ in range(60):
+        one, other = ([rng.choice("abc") for _ in range(rng.randrange(7))] for _ in range(2))
+        if one or other:
+            expected = 2 * in_common(one, other) / (len(one) + len(other))
+            assert agreement(" ".join(one), " ".join(other)) == pytest.approx(expected)
 
 
 def test_of_single_answers() -> None:

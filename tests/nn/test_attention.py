@@ -46,6 +46,58 @@ def test_dropped_columns_receive_exactly_nothing(family: str, dtype: str, backen
     assert same.all()  # nothing was dropped in layer 0
 
 
+@pytest.mark.parametrize("backend", ["naive", "blocked", "pallas"])
+@pytest.mark.parametrize("family", ["llada", "dream", "llama3.1"])
+def test_a_drop_that_acts_on_some_queries_against_float64_numpy(family: str, backend: str, monkeypatch) -> None:
+    """The others see everything; neither the batch, the padding nor the block of queries matters."""
+    monkeypatch.setattr("jaxsink.nn.backends.BLOCK", 5)
+    config = FAMILIES[family]
+    model = lively(config)
+    tokens, mask = sequences(config)
+    rng = np.random.default_rng(5)
+    drop, some = rng.random((config.layers, 3, config.heads, 13)) < 0.4, rng.random((3, 13)) < 0.5
+    wanted = {"maps": record.maps(), "own": record.where_hidden(record.received())}
+    out = jaxsink.forward(model, tokens, mask, drop=drop, hidden_from=some, record=wanted, backend=backend)
+    for row in range(3):
+        real = np.flatnonzero(mask[row])
+        own = drop[:, row : row + 1][..., real][..., None, :] & some[row, real][:, None]
+        logits, maps = reference.run(config, model.params, tokens[row : row + 1, real], mask[row : row + 1, real], own)
+        here = np.asarray(out.logits)[row, real]
+        np.testing.assert_allclose(here, logits[0], atol=3e-5 * np.abs(logits).max())
+        found = np.asarray(out.record["maps"])[:, row][..., real, :][..., real]
+        np.testing.assert_allclose(found, maps[:, 0], atol=2e-5)
+        received = np.asarray(out.record["own"])[:, row][..., real]
+        np.testing.assert_allclose(received, maps[:, 0][:, :, some[row, real]].sum(axis=2), atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["naive", "blocked"])
+def test_factors_that_act_on_some_queries_are_visibility_in_between(backend: str) -> None:
+    """Factor 0 for some queries hides as `visible` does; factors for all of them are factors as they were."""
+    config = FAMILIES["llada"]
+    model = lively(config)
+    tokens, mask = sequences(config)
+    some, hidden = np.arange(13) % 3 == 0, np.arange(13) == 4
+    shape = (config.layers, 3, config.heads, 13)
+    factors = np.broadcast_to(np.where(hidden, 0.0, 1.0), shape)
+    queries = np.broadcast_to(some, (3, 13))
+    found = jaxsink.forward(model, tokens, mask, scale=factors, hidden_from=queries, backend=backend).logits
+    visible = np.broadcast_to(~(some[:, None] & hidden), (3, 13, 13))
+    expected = jaxsink.forward(model, tokens, mask, visible=visible, backend=backend).logits
+    np.testing.assert_allclose(np.asarray(found)[mask], np.asarray(expected)[mask], atol=1e-5)
+    halved = np.full(shape, 0.5) * np.where(hidden, 1.0, 2.0)
+    every = jaxsink.forward(model, tokens, mask, scale=halved, backend=backend).logits
+    named = jaxsink.forward(model, tokens, mask, scale=halved, hidden_from=np.ones((3, 13), bool), backend=backend)
+    np.testing.assert_allclose(np.asarray(named.logits)[mask], np.asarray(every)[mask], atol=1e-5)
+    nobody = jaxsink.forward(model, tokens, mask, scale=halved, hidden_from=np.zeros((3, 13), bool), backend=backend)
+    plain = jaxsink.forward(model, tokens, mask, backend=backend).logits
+    np.testing.assert_allclose(np.asarray(nobody.logits)[mask], np.asarray(plain)[mask], atol=1e-5)
+
+
+def test_queries_without_a_drop_are_an_error() -> None:
+    with pytest.raises(jaxsink.JaxsinkError, match="give drop or scale"):
+        jaxsink.forward(lively(FAMILIES["llada"]), [[1, 2]], hidden_from=[[True, False]])
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drop_against_float64_numpy(family: str) -> None:
     config = FAMILIES[family]

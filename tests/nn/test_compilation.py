@@ -55,7 +55,7 @@ def program(name: str, dtype: str) -> Any:
         inputs = ForwardInputs(tokens, real, None, None, None)
         return _forward.lower(model, inputs, (), Execution()).compile()
     targets, each = jax.ShapeDtypeStruct((BATCH, 4), jnp.int32), jax.ShapeDtypeStruct((BATCH,), jnp.int32)
-    given: Any = Inputs(tokens, real, real, targets, each, each)  # pyright: ignore[reportArgumentType]
+    given: Any = Inputs(tokens, real, real, targets, each)  # pyright: ignore[reportArgumentType]
     return _score.lower(model, given, Plan(Pass(), make_record_spec(job.config, None), Execution())).compile()
 
 

@@ -12,6 +12,7 @@ import jaxsink
 from jaxsink import JaxsinkError, parallel, preset
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
 from jaxsink.recording import recorders as record
+from jaxsink.recording.rerouted import takeover, without_top
 from jaxsink.sampling.execution import _on_mesh
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -28,6 +29,19 @@ def test_sharded_weights_give_the_same_numbers(family: str, shape: tuple[int, in
     spread = jaxsink.forward(sharded, tokens, mask, record=record.received())
     np.testing.assert_allclose(spread.logits, alone.logits, atol=1e-4)
     np.testing.assert_allclose(spread.record, alone.record, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (2, 4), (8, 1)])
+def test_hidden_keys_and_what_compares_sequences_are_the_same_on_a_mesh(shape: tuple[int, int]) -> None:
+    """Six heads lie on no axis of eight devices; two sequences, the halves of a pair, may lie on two."""
+    config = FAMILIES["llada"]
+    model, (tokens, mask) = lively(config), sequences(config, batch=2)
+    sharded = parallel.shard(model, parallel.make_mesh(*shape))
+    drop = np.random.default_rng(3).random((config.layers, 2, config.heads, 13)) < 0.2
+    wanted = {"received": record.received(), "without": without_top(), "turn": takeover()}
+    alone, spread = (jaxsink.forward(one, tokens, mask, drop=drop, record=wanted) for one in (model, sharded))
+    np.testing.assert_allclose(spread.logits, alone.logits, atol=1e-4)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), spread.record, alone.record)
 
 
 def test_large_matrices_are_split_and_heads_never_cut() -> None:

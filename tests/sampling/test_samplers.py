@@ -56,6 +56,8 @@ LLADA_SETTINGS = {
         drawn(20, 18, kinds=("token", "remask")),
     ),
     "noise, threshold": (LLaDASampler(12, 12, 6, temperature=0.3, threshold=0.12), drawn(12, 18)),
+    "left to right": (LLaDASampler(12, 9, 4, remasking="left_to_right"), None),
+    "left to right, threshold": (LLaDASampler(12, 12, 6, remasking="left_to_right", threshold=0.12), None),
 }
 
 
@@ -69,6 +71,22 @@ def test_llada_step_by_step(name: str) -> None:
         assert any(1 in row for row in counts)  # some steps commit the surest position alone,
         assert any(max(row) > 1 for row in counts)  # and some more than one
         assert np.asarray(out.steps).tolist() == [len(row) for row in counts]
+
+
+def unsure(step: Any, logits: Any, position: Any) -> Any:
+    """Every second position would rather stay masked."""
+    return logits.at[..., 80].add(jnp.where(position % 2 == 0, 100.0, 0.0))
+
+
+def test_from_left_to_right_nothing_waits() -> None:
+    """Not even a position that predicts the mask, which is the last one of its block otherwise."""
+    model, sampler = model_of("llada"), LLaDASampler(12, 12, 6, remasking="left_to_right")
+    assert model.config.mask_id == 80
+    for chosen in (sampler, replace(sampler, remasking="low_confidence")):
+        out = jaxsink.generate(model, PROMPTS, chosen, edit_logits=unsure)
+        in_order = (np.asarray(out.committed_at)[:, 6:] == np.arange(12)).all()
+        assert in_order == (chosen is sampler)
+        assert not (np.asarray(out.response) == model.config.mask_id).any()
 
 
 def test_mmada_with_guidance_keeps_to_text() -> None:

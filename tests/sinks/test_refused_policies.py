@@ -33,7 +33,7 @@ PROMPTS = [[5, 6, 7], [5, 6, 7, 8, 9]]
         ({"share": 0.1, "k": 2}, "either k or share"),
         ({"share": 0.1, "rule": "threshold"}, "take all of theirs"),
         ({"share": 0.1, "positions": (1,)}, "take all of theirs"),
-        ({"rows": "last"}, "rows must be 'all', 'newest' or None"),
+        ({"rows": "last"}, "rows must be one of all, newest, decoded, masked or None"),
         ({"select": "first", "rule": "top_k"}, "without rule or positions"),
         ({"select": "first", "positions": (0,)}, "without rule or positions"),
         ({"select": "top_not_first", "positions": (2,)}, "takes no fixed positions"),
@@ -101,7 +101,7 @@ def test_rows() -> None:
     assert "none is the newest" in refused("llada", LLADA, MaskSinks(1, rows="newest"))
     cached = jaxsink.LLaDASampler(4, 4, 4, cache="dual")
     assert "with cache='dual' most steps run a block" in refused("llada", cached, MaskSinks(1, rows="all"))
-    with pytest.raises(JaxsinkError, match="some policies have rows='all'"):
+    with pytest.raises(JaxsinkError, match="policies mask all and the usual rows"):
         Turns((MaskSinks(1, rows="all"), None, MaskSinks(1)))
     assert Turns((MaskSinks(1, rows="all"), None)).rows == "all" and Turns((MaskSinks(1, rows="newest"),)).rows is None
     model, sampler = lively(FAMILIES["llada"]), jaxsink.LLaDASampler(4, 4, 4)

@@ -61,6 +61,20 @@ def test_the_statistic_is_held_against_the_mean_of_the_shuffled_draws() -> None:
     assert (test.model, test.statistic, test.problems) == ("m", "what is asked", 6)
 
 
+def test_a_control_is_compared_generation_by_generation_and_taken_off_untrained_models() -> None:
+    control = nulls.Control("other keys", lambda subject, gallery: gallery.shuffled[0, 0, :, 0, 0])
+    others = [one | {"x control": np.full(8, 0.1)} for one in untrained()]
+    test, values = check(asked(control=control, untrained=True, expected="less"), MODEL, made(), others)
+    assert set(values) == {"x", "x control"}
+    first, hurdle = test.comparisons
+    gap = clustered_mean(VALUES - CHANCE, CLUSTERS)
+    assert (first.null, first.difference) == ("other keys", pytest.approx(gap.value))
+    assert first.null_value == pytest.approx(VALUES.mean() - gap.value) and first.p > 0.9 > first.p_opposite
+    expected = against_models(VALUES - CHANCE, [one["x"] - 0.1 for one in untrained()], CLUSTERS)
+    assert hurdle.difference == pytest.approx(expected.value) and hurdle.p_opposite == 1
+    assert hurdle.null == "untrained weights, beyond chance"
+
+
 def test_untrained_models_are_compared_beyond_chance_where_there_is_a_shuffle() -> None:
     test, _ = check(asked(shuffle=nulls.QUERIES, untrained=True), MODEL, made(), untrained(chance=0.25))
     _, hurdle = test.comparisons

@@ -15,17 +15,25 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from support.miniatures import random_subject
 
+from jaxsink import Sampler
 from jaxsink.evals.conditions import Condition
 from jaxsink.study import Scores, Study, Subject, plots
 from jaxsink.study.experiments import experiment_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 WITHOUT = {"table2_tokens", "beyond_values", "beyond_clean_ranking", "beyond_sensitivity", "beyond_extra_sink"}
-WITHOUT |= {"beyond_readings"}
+WITHOUT |= {"beyond_readings", "beyond_gate"}
 """Tables only."""
 
 
-def made_up(study: Study, subject: Subject, conditions: Sequence[Condition], gold: bool = False) -> Scores:
+def made_up(
+    study: Study,
+    subject: Subject,
+    conditions: Sequence[Condition],
+    gold: bool = False,
+    count: int | None = None,
+    sampler: Sampler | None = None,
+) -> Scores:
     """Answers that nobody gave, right or wrong, and how likely published ones are; in place of hours of masking."""
     noise = np.random.default_rng(len(subject.name))
     if gold:

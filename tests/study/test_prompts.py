@@ -16,9 +16,10 @@ from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
 from jaxsink.study import Recorded, Study, prompts
 from jaxsink.study.experiments import UNGRADED
-from jaxsink.study.prompts import Prompts, find_prompts
+from jaxsink.study.prompts import Prompts, TextWindows, find_prompts
 from jaxsink.study.run import all_measurements, conduct
 from jaxsink.tasks.benchmarks import Example
+from jaxsink.tasks.windows import windows
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 QUESTIONS = [f"Tom has {n} apples. How many apples does Tom have?" for n in range(1, 9)]
@@ -35,7 +36,7 @@ def written(tmp_path: Path) -> Callable[[str, str], Path]:
 
 def found(source: Any, **options: Any) -> Prompts:
     asked = find_prompts(source, **options)
-    assert asked is not None
+    assert isinstance(asked, Prompts)
     return asked
 
 
@@ -104,7 +105,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(JaxsinkError, match=r"bytes.txt is not text in UTF-8"):
         find_prompts(tmp_path / "bytes.txt")
-    with pytest.raises(JaxsinkError, match="--data-file is for gsm8k and humaneval"):
+    with pytest.raises(JaxsinkError, match="--data-file is for gsm8k, humaneval and text"):
         find_prompts(tmp_path / "x.txt", data_file="y")
 
 
@@ -169,6 +170,52 @@ def test_more_prompts_begin_with_the_same(written: Any) -> None:
     assert [question.cluster for question in exams[8]] == names[8]
     for question in exams[8]:
         assert question.task_id == f"x.txt:{question.index + 1}"  # which also seeds it
+
+
+def test_prompts_that_are_too_long_are_left_out(written: Any) -> None:
+    path = written("x.txt", "\n".join([*QUESTIONS, f"{QUESTIONS[0]} {QUESTIONS[1]}"]))
+    subject = random_subject("mini-llada")
+    every = replace(subject, prompts=found(path)).exam(100, seed=3)
+    longest = min(len(question.prompt) for question in every.questions)
+    few = replace(subject, prompts=found(path, longest=longest)).exam(100, seed=3)
+    assert [q.index for q in few.questions] == [q.index for q in every.questions if len(q.prompt) <= longest]
+    assert len(few.questions) == 8 and few.bucket == longest
+    assert found(path, longest=longest).digest != found(path).digest
+    with pytest.raises(JaxsinkError, match="--longest 2: every prompt of"):
+        replace(subject, prompts=found(path, longest=2)).exam(5, seed=0)
+    with pytest.raises(JaxsinkError, match="--longest 9 is a number of tokens"):
+        find_prompts("task", longest=9)
+
+
+def test_windows_of_a_text_are_given_and_scored_and_never_graded(written: Any) -> None:
+    path = written("book.txt", " ".join(QUESTIONS))
+    asked = find_prompts("text", path, window=10)
+    assert isinstance(asked, TextWindows) and asked.source == "book.txt in windows of 10"
+    subject = replace(random_subject("mini-llada"), prompts=asked)
+    assert subject.answered and not subject.graded
+    exam = subject.exam(4, seed=3)
+    known = windows(path, 10, subject.tokenizer)
+    for question in exam.questions:
+        assert question.prompt == known[question.index].context and question.gold == known[question.index].rest
+        assert question.grade("whatever").correct is None
+    assert len(exam.questions) == 4 and exam.questions[:2] == subject.exam(2, seed=3).questions
+    assert exam.bucket == len(exam.questions[0].prompt)
+    other = find_prompts("text", path, window=8)
+    assert other is not None and other.digest != asked.digest
+    with pytest.raises(JaxsinkError, match="needs a text: --data-file"):
+        find_prompts("text")
+
+
+def test_so_many_tokens_are_written_and_scored() -> None:
+    subject = random_subject("mini-llada")
+    short = subject.writing(4)
+    assert short.sampler.response_length == 4 and subject.writing().sampler == subject.sampler
+    for whole, cut in zip(subject.exam(3, 0).questions, short.exam(3, 0).questions, strict=True):
+        assert cut.gold == whole.gold[:4] and len(whole.gold) > 4 and cut.prompt == whole.prompt
+    assert subject.writing(cache="dual").sampler.cache == "dual"
+    assert random_subject("mini-llama").writing(cache="dual").sampler == random_subject("mini-llama").sampler
+    with pytest.raises(JaxsinkError, match="--cache dual: DreamSampler, which mini-dream uses, has no cache"):
+        random_subject("mini-dream").writing(cache="dual")
 
 
 def test_prompts_without_answers_run_all_but_masking(written: Any, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from jaxsink.study.plots import styled
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compilation")]
 OF_GENERATIONS = ("fig1", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig10", "table2", "values")
+EXPLANATIONS = ("waiting", "paths", "past", "token", "takeover", "frequency")
 PLANTED = ("fig1", "fig5", "fig6", "fig7", "fig8", "fig10", "table2")
 
 
@@ -62,6 +63,14 @@ def test_nothing_is_supported_on_random_weights_and_sinks_are_found_in_a_trained
     assert [trained[name] for name in ("fig1", "fig3", "fig10")] == [["supported"]] * 3, {
         name: [test.in_words() for test in found[name].tests] for name in ("fig1", "fig3", "fig10")
     }
+
+
+def test_no_explanation_is_supported_on_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study([brisk("untrained:mini-llada")], tmp_path, problems=5, generations=6, untrained=4)
+    found = findings(EXPLANATIONS, study, monkeypatch)
+    said = of_model(found, "untrained:mini-llada")
+    assert set(said) == set(EXPLANATIONS) and not any("supported" in verdicts for verdicts in said.values()), said
+    assert len([test for one in found.values() for test in one.tests if test.comparisons]) >= 8  # they were tested
 
 
 def test_planted_sinks_are_found_and_what_was_not_planted_is_not(

@@ -168,6 +168,22 @@ def test_conditions_in_turns_are_what_each_would_be_alone(study: Study) -> None:
         assert [kept[question.index, str(condition)]["text"] for question in exam.questions] == texts
 
 
+def test_problems_are_solved_with_another_sampler_too(study: Study) -> None:
+    """Kept apart from the answers with the subject's own."""
+    subject = study.subjects[0]
+    other = replace(subject.sampler, remasking="left_to_right")
+    study.scores(subject, (PLAIN,))
+    study.scores(subject, (PLAIN,), sampler=other)
+    usual, found = (read_results(Scored((), sampler=one).path(study, subject)) for one in (None, other))
+    exam = subject.exam(3, study.seed)
+    prompts = [list(question.prompt) for question in exam.questions]
+    out = jaxsink.generate(subject.model, prompts, other, pad_to=exam.bucket)
+    ends = end_ids(subject.model.config)
+    texts = [subject.tokenizer.decode(before_end(ids, ends)) for ids in np.asarray(out.response).tolist()]
+    keys = [(question.index, str(PLAIN)) for question in exam.questions]
+    assert [found[key]["text"] for key in keys] == texts != [usual[key]["text"] for key in keys]
+
+
 def test_what_conditions_hide_is_the_same_in_turns_and_alone(study: Study, tmp_path: Path) -> None:
     """Also those that cannot share a program, in batches of three, and one condition at a time."""
     subject = study.subjects[1]
@@ -250,7 +266,7 @@ def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
         (["--model", "nowhere"], "nowhere"),
         (["--prompts", "nowhere.txt"], "cannot read nowhere.txt"),
         (["--prompts", "humaneval"], "give --allow-code-execution"),
-        (["--prompts", "x.txt", "--data-file", "y"], "--data-file is for gsm8k and humaneval"),
+        (["--prompts", "x.txt", "--data-file", "y"], "--data-file is for gsm8k, humaneval and text"),
     ],
 )
 def test_mistakes_are_named(arguments: list[str], words: str, tmp_path: Path, capsys: Any) -> None:

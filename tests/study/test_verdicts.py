@@ -18,6 +18,7 @@ from jaxsink.study.verdicts import (
     decide,
     not_testable,
     over_models,
+    paired,
 )
 
 DRAW = np.random.default_rng(0)
@@ -210,6 +211,19 @@ def test_a_model_like_the_others_is_seldom_supported_and_problems_alone_would_of
     models_too, problems_alone = simulated(effect=0.0)
     assert models_too < LEVEL  # two-sided level, so about half of it in either direction
     assert problems_alone > 0.25
+
+
+def test_pairs_are_compared_problem_by_problem() -> None:
+    values, other = np.array([1.0, 2, 3, 4, 5, np.nan, 7, 8]), np.array([0.0, 1.5, 2, 2, np.nan, 5, 6, 9])
+    names = list("aabcdefg")
+    found = paired("m", "s", "greater", values, {"other": other, "itself": values}, names)
+    mean, gap = clustered_mean(values, names), clustered_mean(values - other, names)
+    first, second = found.comparisons
+    assert (found.value, found.low, found.high, found.problems) == (mean.value, *mean.interval(), 6)
+    assert (first.null, first.difference, first.low, first.high) == ("other", gap.value, *gap.interval())
+    assert first.null_value == pytest.approx(mean.value - gap.value) and second.difference == 0
+    few = paired("m", "s", "greater", values, {"other": np.where(np.arange(8) > 3, np.nan, other)}, names)
+    assert not few.comparisons and "3 problems" in few.why
 
 
 def test_an_effect_is_found() -> None:

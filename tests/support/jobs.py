@@ -61,7 +61,7 @@ def run_evaluation(out: Path, is_stopped: IsStopped, devices: int) -> None:
 
 def run_likelihood(out: Path, is_stopped: IsStopped, devices: int) -> None:
     model = random_model("mini-llada")
-    exam = gold_exam(task_exam(model.config, range(8)), 1)
+    exam = gold_exam(task_exam(model.config, range(20)), 1)
     spread = jax.devices()[:devices] if devices > 1 else None
     wanted = conditions((0, 2), ("top", "random"))
     evaluate(Evaluation(model, exam, wanted, rows=8, devices=spread), out, is_stopped)
@@ -102,7 +102,7 @@ def training_results(out: Path) -> dict[str, Any]:
         for name in names
         for leaf, value in named_leaves(jaxsink.load(out / name))[0]
     }
-    return {"curve": (out / "loss.csv").read_text(), **weights}
+    return {"curve": (out / "loss.csv").read_text(), "sinks": (out / "sinks.csv").read_text(), **weights}
 
 
 def run_conversion(out: Path, is_stopped: IsStopped, devices: int) -> None:

@@ -40,6 +40,16 @@ def top(policy: MaskSinks, scores: np.ndarray) -> set[int]:
     return set(found if policy.rule == "threshold" else found[:k])
 
 
+def losing(rows: str | None, masked: list[int], window: range, length: int, shift: int) -> list[int]:
+    """The queries that lose keys, of tokens counted from 0. masked: those that are masks. shift: 1 where a token is
+    predicted by the query before it."""
+    if rows == "masked":
+        return masked
+    if rows == "decoded":
+        return sorted({max(j - shift, 0) for j in masked if j in window})
+    return list(range(length))
+
+
 @dataclass
 class Slow:
     """One policy for one head of one layer and sequence; `step` is called once per step, in order."""

@@ -34,6 +34,7 @@ GSM8K = [
     {"question": f"Ann has {n} pens and buys 2. How many?", "answer": f"{n} + 2 = {n + 2}\n#### {n + 2}"}
     for n in range(8)
 ]
+PLAY = "".join(f"Ann has {n} pens and Tom {n * 7 % 11}; who has more, and how many?\n" for n in range(400))
 HUMANEVAL = [
     {
         "task_id": f"HumanEval/{n}",
@@ -166,7 +167,7 @@ def run(*words: object) -> None:
     assert main([str(word) for word in words]) == 0
 
 
-Maker = Callable[[StandIns, Path], None]
+Maker = Callable[[StandIns, Path], object]
 
 
 def converted(source: str) -> Maker:
@@ -193,6 +194,9 @@ MAKERS: dict[str, Maker] = {
     "SmolLM2-135M-Instruct.F16.gguf": lambda made, path: gguf_file(path),
     "model.Q4_1.gguf": lambda made, path: gguf_file(path),
     "llada": converted("LLaDA-8B-Instruct"),
+    "llama": converted("Llama-3.1-8B-Instruct"),
+    "input.txt": lambda made, path: path.write_text(PLAY, encoding="utf-8"),
+    "train.jsonl": lambda made, path: lines(path, 40 * GSM8K),
     "dream": converted("Dream-v0-Instruct-7B"),
     "smollm2": converted("model.Q4_1.gguf"),
     "tiny": converted("LLaDA-8B-Instruct"),

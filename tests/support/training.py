@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from jaxsink.training.data import TaskData
+from jaxsink.training.recipe import Recipe
 from jaxsink.training.run import Training
 from jaxsink.zoo import builtin
 
@@ -18,4 +20,5 @@ TINY = {
 def tiny_run(out: Path, name: str = "mini-llama", **settings: Any) -> Training:
     known = TINY[name]
     fixed = {"steps": 12, "batch": 8, "checkpoints": 3, "warmup": 3, **settings}
-    return Training(name, known.config, known.sampler, replace(known.settings, **fixed), out)
+    recipe = Recipe(name, known.config, known.sampler, replace(known.settings, **fixed), TaskData())
+    return Training(recipe, out)

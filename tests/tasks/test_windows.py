@@ -53,8 +53,8 @@ def test_no_window_spans_two_texts(tmp_path: Path) -> None:
         ("a.txt", b"Tom has 3", 1, "needs two tokens at least"),
         ("a.txt", b"\xff\xfe", 2, "is not text in UTF-8"),
         ("a.txt", None, 2, "cannot read the text .*a.txt: No such file"),
-        ("a.jsonl", b'{"text": "Tom"}\n{"words": 1}\n', 2, 'line 2 of .*a.jsonl is not a JSON object with a "text"'),
-        ("a.jsonl", b'{"text": 1}\n', 2, 'the "text" in line 1 of .*a.jsonl is not a text'),
+        ("a.jsonl", b'{"text": "Tom"}\n{"words": 1}\n', 2, 'line 2 of .*a.jsonl has no text "text" .its fields: words'),
+        ("a.jsonl", b'{"text": 1}\n', 2, 'line 1 of .*a.jsonl has no text "text"'),
         ("a.jsonl", b"Tom\n", 2, "line 1 of .* is not a JSON object"),
     ],
 )

@@ -1,14 +1,11 @@
-"""Training: losses against slow NumPy, noise, the opening mask, optimizer, devices, resuming, and the command."""
+"""Training runs: optimizer, start values, devices, adaptation, resuming, and the command."""
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 import shutil
 from dataclasses import replace
-from functools import cache
-from itertools import combinations
 from types import SimpleNamespace
 
 import jax
@@ -23,7 +20,7 @@ from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.tasks.batches import LENGTH, PROMPT, training_batch
-from jaxsink.training import losses, step
+from jaxsink.training import examples, step
 from jaxsink.training.optimizer import MUON, is_matrix, make_optimizer, schedule
 from jaxsink.training.run import Progress, Training
 from jaxsink.training.settings import Settings
@@ -36,93 +33,6 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 def one_device():
     return step.data_mesh(jax.devices()[:1])
-
-
-@cache
-def example(name: str):
-    """A model with lively weights, and a batch."""
-    model = jax.tree.map(lambda x: 5 * x if x.ndim > 1 else x, jaxsink.init(TINY[name].config, seed=1))
-    return model, training_batch(0, 3, seed=2)
-
-
-def log_probs(model, tokens, real) -> np.ndarray:
-    """f64[B,S,V] by the whole model and NumPy."""
-    logits = np.asarray(jaxsink.forward(model, tokens, real).logits, np.float64)
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-
-
-WHOLE, ANSWERS, MIXED = (0, 0, 0), (PROMPT,) * 3, (0, PROMPT, PROMPT)
-
-
-@pytest.mark.parametrize("starts", [WHOLE, ANSWERS, MIXED])
-def test_the_causal_loss_is_the_mean_over_tokens_up_to_eos(starts):
-    model, batch = example("mini-llama")
-    table, values = log_probs(model, *batch), []
-    for row, (tokens, real) in enumerate(zip(*batch, strict=True)):
-        ended = False
-        for place in range(LENGTH):
-            if place >= max(starts[row], 1) and real[place] and real[place - 1] and not ended:
-                values.append(-table[row, place - 1, tokens[place]])
-            ended = ended or tokens[place] in model.config.eos_ids
-    found = jax.jit(losses.causal_loss, static_argnums=3)(model, *batch, starts)
-    assert float(found) == pytest.approx(np.mean(values), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("starts", "noise"), [(WHOLE, "count"), (ANSWERS, "count"), (MIXED, "count"), (ANSWERS, "bernoulli")]
-)
-@pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
-def test_the_diffusion_loss_weights_masked_tokens_by_one_over_t(name, starts, noise):
-    model, (tokens, real) = example(name)
-    shift, mask_id, key = int(model.config.shift_logits), model.config.mask_id, jax.random.key(5)
-    maskable = real & (np.arange(LENGTH) >= np.array(starts)[:, None])
-    if shift:
-        maskable[np.arange(len(tokens)), np.argmax(real, axis=1)] = False
-    noised = jax.jit(losses.add_noise, static_argnums=(3, 4))(key, tokens, maskable, mask_id, noise)
-    canvas, masked, level = map(np.asarray, noised)
-    np.testing.assert_array_equal(canvas, np.where(masked, mask_id, tokens))
-    assert not (masked & ~maskable).any() and masked.any()
-    table, total = log_probs(model, canvas, real), 0.0
-    for row in range(len(tokens)):
-        places = np.flatnonzero(masked[row])
-        inner = sum(-table[row, place - shift, tokens[row, place]] / level[row] for place in places)
-        total += inner / maskable[row].sum()
-    found = jax.jit(losses.diffusion_loss, static_argnums=(4, 5))(model, key, tokens, real, starts, noise)
-    assert float(found) == pytest.approx(total / len(tokens), rel=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["count", "bernoulli"])
-def test_both_kinds_of_noise_weigh_every_set_of_masks_as_the_integral_says(kind):
-    """E[1(masked = A) / t] = 1 / (k C(n,k)) for every set A of k of n tokens."""
-    n, rows = 4, 400_000
-    tokens, maskable = np.zeros((rows, n + 2), np.int32), np.zeros((rows, n + 2), bool)
-    maskable[:, 1:-1] = True
-    noised = jax.jit(losses.add_noise, static_argnums=(3, 4))(jax.random.key(0), tokens, maskable, 9, kind)
-    masked, level = np.asarray(noised.masked), np.asarray(noised.level, np.float64)
-    assert not masked[:, [0, -1]].any()
-    weight = np.bincount(masked[:, 1:-1] @ 2 ** np.arange(n), 1 / level, minlength=2**n) / rows
-    for k in range(1, n + 1):
-        for chosen in combinations(range(n), k):
-            assert weight[sum(2**i for i in chosen)] == pytest.approx(1 / (k * math.comb(n, k)), rel=0.03)
-
-
-def test_noise_levels_are_uniform_and_evenly_spread():
-    levels = np.asarray(jax.vmap(lambda n: losses.noise_levels(jax.random.key(n), 16))(jnp.arange(300)))
-    assert ((levels > 0) & (levels <= 1)).all()
-    np.testing.assert_allclose(np.diff(np.sort(levels, axis=1), axis=1), 1 / 16, atol=1e-5)
-    np.testing.assert_allclose(levels.mean(axis=0), 0.5, atol=0.06)
-    noised = losses.add_noise(jax.random.key(0), jnp.zeros((64, 8), int), jnp.ones((64, 8), bool), 9, "count")
-    assert noised.masked.any(axis=1).all()
-
-
-def test_the_mask_begins_causal_and_ends_open():
-    key = jax.random.key(0)
-    np.testing.assert_array_equal(losses.opened_mask(key, 9, 0.0), np.tril(np.ones((9, 9), bool)))
-    assert losses.opened_mask(key, 9, 1.0).all()
-    half = np.asarray(losses.opened_mask(key, 200, 0.5))
-    assert np.tril(half).sum() == 200 * 201 / 2 and 0.47 < half[np.triu_indices(200, 1)].mean() < 0.53
-    known = Settings("adaptation", steps=100, opening=0.2, init="x")
-    assert known.opening_steps == 20 and replace(known, objective="diffusion").opening_steps == 0
 
 
 @pytest.fixture(scope="module")
@@ -138,18 +48,18 @@ def test_an_adaptation_begins_as_the_autoregressive_model(arm, tmp_path):
     model, given = adapted.first_model(), jaxsink.load(arm.out / "model", "float32")
     assert model.config == TINY["mini-dream"].config and model.config.shift_logits
     tokens, real = map(jnp.asarray, training_batch(0, 2, 0))
-    causal = losses.opened_mask(jax.random.key(0), LENGTH, 0.0)
-    for shifted in (False, True):
-        ours = jax.jit(losses.predictions, static_argnums=(3, 5))(model, tokens, real, PROMPT, causal, shifted)
-        theirs = jaxsink.forward(given, tokens, real).logits[:, PROMPT - shifted : LENGTH - shifted]
-        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    causal = examples.opened_mask(jax.random.key(0), LENGTH, 0.0)
+    shown = examples.causal_example(model.config, tokens, real, (PROMPT, PROMPT))
+    ours = jax.jit(examples.predictions)(model, shown, causal)
+    theirs = jaxsink.forward(given, tokens, real).logits[:, PROMPT - 1 : LENGTH - 1]
+    np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
     def loss(at: int, opening: bool) -> float:
-        compiled = jax.jit(step.loss_of, static_argnums=(3, 4))
-        return float(compiled(model, training_batch(0, 2, 0), at, adapted.settings, opening))
+        batch = step.Batch(tokens, real)
+        return float(step.gradient_of(adapted.lesson, model, None, batch, jnp.int32(at), opening)[0])
 
     opening, opened = [loss(0, True), loss(2, True)], loss(2, False)
-    assert adapted.settings.opening_steps == 2 and opening[1] == pytest.approx(opened, rel=1e-6) != opening[0]
+    assert adapted.recipe.settings.opening_steps == 2 and opening[1] == pytest.approx(opened, rel=1e-6) != opening[0]
     with pytest.raises(JaxsinkError, match="has not the shape of mini-dream"):
         tiny_run(tmp_path / "other", "mini-dream", init=str(GOLDEN / "llada_tiny")).first_model()
 
@@ -188,15 +98,6 @@ def test_muon_turns_matrices_and_adam_moves_the_rest():
         assert sizes.min() > 0.3 and np.median(sizes) > 0.6 and sizes.max() < 1.3, name
 
 
-def test_noise_grows_along_a_ramp():
-    settings = Settings("diffusion", steps=100, ramp=0.5)
-    limits = [float(step.noise_limit(jnp.asarray(n), settings)) for n in (0, 25, 50, 99)]
-    assert limits == pytest.approx([step.LEAST, 0.6, 1.0, 1.0])
-    assert step.noise_limit(jnp.asarray(0), replace(settings, ramp=0.0)) == 1.0
-    tokens, maskable = jnp.zeros((64, 50), int), jnp.ones((64, 50), bool)
-    assert losses.add_noise(jax.random.key(0), tokens, maskable, 9, "count", 0.2).level.max() == pytest.approx(0.2)
-
-
 def test_narrow_models_start_with_signals_of_one_size():
     config = TINY["mini-llada"].config.replace(width=64, mlp_width=256)
     model = small_model(config, seed=0)
@@ -223,13 +124,13 @@ def test_milestones_are_dense_at_first_and_end_with_the_run():
 def test_devices_share_the_batch_and_agree(tmp_path):
     alone = tiny_run(tmp_path / "1", "mini-llada", steps=4).train(one_device())
     shared = tiny_run(tmp_path / "8", "mini-llada", steps=4).train(step.data_mesh(jax.devices()[:8]))
-    for one, eight in zip(jax.tree.leaves(alone.model), jax.tree.leaves(shared.model), strict=True):
+    for one, eight in zip(jax.tree.leaves(alone), jax.tree.leaves(shared), strict=True):
         np.testing.assert_allclose(one, eight, atol=2e-4)
 
 
 def test_bfloat16_arithmetic_keeps_float32_weights(tmp_path):
-    state = tiny_run(tmp_path, "mini-llada", dtype="bfloat16", steps=3).train(one_device())
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(state.model)} == {"float32"}
+    model = tiny_run(tmp_path, "mini-llada", dtype="bfloat16", steps=3).train(one_device())
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(model)} == {"float32"}
 
 
 def test_the_loss_falls(tmp_path):
@@ -242,20 +143,11 @@ def test_the_loss_falls(tmp_path):
 
 def test_a_model_may_be_tuned_and_get_an_extra_sink(arm, tmp_path):
     given = dict(named_leaves(jaxsink.load(arm.out / "model", "float32"))[0])
-    entry = TINY["mini-llama"]
-    config = entry.config.replace(extra_sink=True)
-    tuned = Training(
-        "mini-llama", config, entry.sampler, replace(entry.settings, init=str(arm.out / "model")), tmp_path
-    )
+    recipe = tiny_run(tmp_path, init=str(arm.out / "model")).recipe
+    tuned = Training(replace(recipe, config=recipe.config.replace(extra_sink=True)), tmp_path)
     leaves = dict(named_leaves(tuned.first_model())[0])
     assert np.abs(np.asarray(leaves.pop("extra_sink"))).max() > 0.1 and leaves.keys() == given.keys()
     assert all((leaves[name] == given[name]).all() for name in given)
-
-
-def test_where_rows_begin():
-    known = Settings("diffusion", steps=10)
-    assert step.row_starts(known, 3) == ANSWERS and step.row_starts(replace(known, predict="all"), 3) == WHOLE
-    assert step.row_starts(replace(known, predict="mixed"), 6) == (0, PROMPT, PROMPT, PROMPT, 0, PROMPT)
 
 
 def test_a_directory_holds_one_run(arm, tmp_path):
@@ -312,7 +204,9 @@ def test_the_command_trains_examines_and_continues(tmp_path, monkeypatch, capsys
     assert result["steps"] == 4 and result["accuracy"]["total"] == 3 and result["tokens"] == 4 * 8 * LENGTH
     assert result == json.loads((tmp_path / "run" / "result.json").read_text())
     card = (tmp_path / "run" / "model" / "README.md").read_text()
-    assert "\njaxsink train mini-llada --out runs/mini-llada --steps 4 --batch 8\n" in card
+    assert "\njaxsink train mini-llada --out runs/mini-llada --steps 4 --batch 8\n" in card and "| 4 | " in card
+    looks = [line.split(",")[0] for line in (tmp_path / "run" / "sinks.csv").read_text().splitlines()]
+    assert looks == ["step", "0", "1", "2", "3", "4"] and [look["step"] for look in result["sinks"]] == [0, 1, 2, 3, 4]
     assert jaxsink.load(tmp_path / "run" / "model").config == TINY["mini-llada"].config
     assert jaxsink.Tokenizer.load(tmp_path / "run" / "model").special["mask"] == TINY["mini-llada"].config.mask_id
     assert main(command) == 0
@@ -345,7 +239,7 @@ def test_a_listener_hears_of_compiling_before_there_are_figures(tmp_path):
     heard.clear()
     run = tiny_run(tmp_path / "dream", "mini-dream", init=str(tmp_path / "llama/model"), opening=0.9)
     run.train(one_device(), heard.append)
-    assert run.settings.opening_steps == 10  # then another program goes on
+    assert run.recipe.settings.opening_steps == 10  # then another program goes on
     assert [(now.step, now.compiling) for now in heard] == [
         (0, True),
         (0, False),
@@ -359,15 +253,15 @@ def test_a_listener_hears_of_compiling_before_there_are_figures(tmp_path):
 def test_the_line_of_a_run_says_compiling_and_never_nan():
     said = []
     show = watching(SimpleNamespace(update=lambda done, detail: said.append((done, detail))))  # type: ignore[arg-type]
-    for now in (Progress(0, 9, compiling=True), Progress(0, 9), Progress(5, 9, 2.5, 12345.6)):
+    for now in (Progress(0, 9, compiling=True), Progress(0, 9), Progress(5, 9, 2.5, 12345.6, 98.7)):
         show(now)
-    assert said == [(0, "compiling"), (0, ""), (5, "loss 2.5000, 12,346 tokens/s")]
+    assert said == [(0, "compiling"), (0, ""), (5, "loss 2.5000, 12,346 tokens/s, 99 GFLOP/s")]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mini-bert"], "no built-in model 'mini-bert'"),
+        (["mini-bert"], "only mini-llama, mini-llada, mini-dream bring data of their own"),
         (["mini-dream", "--init", "nowhere"], "no checkpoint at nowhere"),
         (["mini-llama", "--steps", "0"], "steps must be at least 1"),
         (["mini-llama", "--problems", "0"], "--problems must be at least 1"),

@@ -1,8 +1,12 @@
 """Passes that score given tokens: the one program of all likelihoods that need no steps.
 
 A sequence is an answer after its context, some of the answer's tokens masked for a diffusion model. Where keys are to be
-hidden, a first pass over the same canvas finds them and a second one, with them hidden, is scored: there is no step before
-to take them from. Both passes together give the divergence from the unmasked model.
+hidden, a first pass over the same canvas finds them, and another one for each policy, with its keys hidden, is scored: there
+is no step before to take them from. Both passes together give the divergence from the unmasked model.
+
+A policy with rows="decoded" or "masked" hides keys from the queries of the masked tokens alone, and ranks by what these
+look at. An autoregressive model is scored so where keys are hidden from all rows; and where the newest row loses the first
+token, which takes no step to know: it then is hidden from the queries of the answer.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Bool, Float32, Int, PyTree, UInt32
+from jaxtyping import Bool, Float32, Int, PyTree, Shaped, UInt32
 
 from jaxsink.evals.batching import power_of_two, round_up
 from jaxsink.evals.likelihood.divergence import divergence
@@ -31,7 +35,7 @@ from jaxsink.parallel.mesh import Device, mesh_of
 from jaxsink.parallel.pmap import merge_batch, pmap_program, split_batch
 from jaxsink.recording.spec import RecordSpec, make_record_spec
 from jaxsink.sampling import interventions
-from jaxsink.sampling.interventions import Intervention, Previous, drop_where
+from jaxsink.sampling.interventions import HIDDEN_FROM_SOME, Intervention, Previous, drop_where, rows_of
 from jaxsink.sampling.rng import sequence_keys
 
 HEAD = 64  # positions whose logits are in memory at a time
@@ -48,7 +52,6 @@ class Row(NamedTuple):
     scored: Bool[np.ndarray, " A"]  # as long as the answer
     seed: int
     weight: float = 1.0
-    policy: int = 0  # which of the intervention's policies it follows
     share: float = 0.0  # of the answer's tokens that are masked, where it was set
 
     def of_answer(self, values: np.ndarray) -> np.ndarray:
@@ -69,9 +72,11 @@ class Shape(NamedTuple):
 
 
 class Scores(NamedTuple):
-    log_prob: Float32[Array, "B W"]  # of the answers' tokens
-    likeliest: Bool[Array, "B W"]  # no token is likelier
-    divergence: Float32[Array, "B W"] | None  # from the unmasked model; None unless asked for, or if nothing is hidden
+    """By sequence and policy, in the order of the intervention's (C is 1 where there is one)."""
+
+    log_prob: Float32[Array, "B *C W"]  # of the answers' tokens
+    likeliest: Bool[Array, "B *C W"]  # no token is likelier
+    divergence: Float32[Array, "B *C W"] | None  # from the unmasked model; None unless asked for
 
 
 class Inputs(NamedTuple):
@@ -82,7 +87,6 @@ class Inputs(NamedTuple):
     given: Bool[Array, "B S"]
     targets: Int[Array, "B W"]
     seeds: UInt32[Array, " B"]
-    policy: Int[Array, " B"]
 
 
 class Pass(NamedTuple):
@@ -130,37 +134,65 @@ def as_inputs(config: ModelConfig, rows: Sequence[Row], shape: Shape) -> Inputs:
         given[sequence, start : start + row.given] = True
         targets[sequence, width - len(row.answer) :] = row.answer
     seeds = np.array([row.seed & 0xFFFFFFFF for row in rows], np.uint32)
-    policy = np.array([row.policy for row in rows], np.int32)
-    return Inputs(tokens, real, given, targets, seeds, policy)  # pyright: ignore[reportArgumentType]
+    return Inputs(tokens, real, given, targets, seeds)  # pyright: ignore[reportArgumentType]
 
 
 def score(model: Model, inputs: Inputs, plan: Plan) -> Scores:
-    """Log-probabilities of the targets, with the intervention's keys hidden."""
+    """Log-probabilities of the targets, with each policy's keys hidden; a policy that is None takes no pass of its own."""
     config, how = model.config, plan.how
     (batch, length), width = inputs.tokens.shape, inputs.targets.shape[1]
     outputs = jnp.maximum(jnp.arange(length - width, length) - config.shift_logits, 0)
+    some = None if how.intervene is None else queries_that_lose_keys(config, inputs, rows_of(how.intervene))
 
     def run(tokens: Array, drop: Array | None, recorders: tuple[Recorder, ...] = ()) -> Output:
         canvas = Batch.make(config, tokens, inputs.real, prompt=inputs.given)
-        canvas = canvas._replace(outputs=jnp.broadcast_to(outputs, (batch, width)))
+        canvas = canvas._replace(outputs=jnp.broadcast_to(outputs, (batch, width)), hidden_from=some)
         return model(canvas, drop=drop, recorders=recorders, execution=plan.execution, head=False)
 
-    drop, states = None, {}
-    if how.intervene is not None:
-        first = run(inputs.tokens, None, plan.spec.needs)
-        drop = keys_to_hide(config, inputs, plan, first.record)
-        states = {"unmasked": first.hidden} if how.diverge else {}
-    states["masked"] = run(inputs.tokens, drop).hidden
-    if how.cfg_scale:
-        states["unguided"] = run(jnp.where(inputs.given, config.mask_id or 0, inputs.tokens), drop).hidden
-    return keep_layout(in_chunks(model, states, inputs.targets, how.cfg_scale), plan.execution.mesh)
+    def scored(drop: Array | None, masked: Array) -> Scores:
+        states = {"masked": masked, **({"unmasked": first.hidden} if how.diverge else {})}
+        if how.cfg_scale:
+            states["unguided"] = run(jnp.where(inputs.given, config.mask_id or 0, inputs.tokens), drop).hidden
+        return in_chunks(model, states, inputs.targets, how.cfg_scale)
+
+    def hiding(policy: Array) -> Scores:
+        drop = keys_to_hide(config, inputs, plan, first.record, policy)
+        return scored(drop, run(inputs.tokens, drop).hidden)
+
+    first = run(inputs.tokens, None, plan.spec.needs)
+    policies = (None,) if how.intervene is None else getattr(how.intervene, "policies", (how.intervene,))
+    numbers = [number for number, policy in enumerate(policies) if policy is not None]
+    found: list[Scores | None] = [None] * len(policies)
+    if len(numbers) < len(policies):
+        plain = scored(None, first.hidden)
+        found = [plain if policy is None else None for policy in policies]
+    if numbers:
+        hidden = lax.map(hiding, jnp.array(numbers))
+        for place, number in enumerate(numbers):
+            found[number] = jax.tree.map(lambda x, place=place: x[place], hidden)
+    return keep_layout(jax.tree.map(lambda *parts: jnp.stack(parts, axis=1), *found), plan.execution.mesh)
 
 
 _score = model_jit(static=("plan",))(score)
 
 
-def keys_to_hide(config: ModelConfig, inputs: Inputs, plan: Plan, record: PyTree) -> Array:
-    """What the intervention makes of a pass in which nothing is hidden."""
+def queries_that_lose_keys(config: ModelConfig, inputs: Inputs, rows: str | None) -> Bool[Array, "B S"] | None:
+    """Those of masked tokens ("masked"), or from which these are read ("decoded"); of an autoregressive model those that
+    have lost keys when they were the newest, all from the answer's first token on. None: all."""
+    if config.attention == "causal" and rows != "all":
+        return inputs.real & ~inputs.given
+    if rows not in HIDDEN_FROM_SOME:
+        return None
+    masked = inputs.real & (inputs.tokens == config.mask_id)
+    if rows == "masked" or not config.shift_logits:
+        return masked
+    return jnp.pad(masked[:, 1:], ((0, 0), (0, 1)))
+
+
+def keys_to_hide(
+    config: ModelConfig, inputs: Inputs, plan: Plan, record: PyTree, policy: Int[Array, ""]
+) -> Shaped[Array, "L B H S"]:
+    """What one of the intervention's policies makes of a pass in which nothing is hidden."""
     assert plan.how.intervene is not None
     batch, length = inputs.tokens.shape
     previous = Previous(
@@ -171,13 +203,13 @@ def keys_to_hide(config: ModelConfig, inputs: Inputs, plan: Plan, record: PyTree
         prompt=inputs.given,
         keys=sequence_keys(inputs.seeds),
         drop=jnp.zeros((config.layers, batch, config.heads, length), bool),
-        policy=inputs.policy,
+        policy=jnp.full(batch, policy),
     )
     return drop_where(plan.how.intervene(previous), inputs.real[None, :, None, :])
 
 
 def in_chunks(model: Model, states: dict[str, Array], targets: Int[Array, "B W"], cfg_scale: float) -> Scores:
-    """The head over hidden states [B,W,E], some positions at a time."""
+    """The head over hidden states [B,W,E], some positions at a time; scores [B,W]."""
     batch, width = targets.shape
     chunk = min(width, HEAD)  # both are powers of two
 

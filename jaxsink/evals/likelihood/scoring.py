@@ -9,7 +9,8 @@ the other answers change it. Answers of one shape share a program; the head runs
 model (SDAR) is scored block by block, each given what stands before it. Where sinks are masked, a first pass over the same
 canvas finds them and a second one, with them hidden, is scored: there is no step before to take them from.
 
-**Autoregressive.** One pass; where sinks are masked, the answer is written token by token, as `generate` would (`force`).
+**Autoregressive.** One pass; where sinks are hidden from all rows, a second one as for diffusion; where they are hidden from
+the newest row, the answer is written token by token, as `generate` would (`force`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from jaxsink.runs.progress import progress
 from jaxsink.sampling import interventions
 from jaxsink.sampling.autoregressive import ARSampler
 from jaxsink.sampling.generate import generate
+from jaxsink.sampling.interventions import acts_on_all_rows
 
 
 class Pair(NamedTuple):
@@ -80,7 +82,7 @@ def likelihoods(model: Model, pairs: Sequence[Pair], how: Scoring | None = None)
     if config.is_diffusion:
         sums, _ = in_passes(model, asked, how)
         greedy = preferred(model, asked, how) if how.check_greedy else [False] * len(asked)
-    elif how.intervene is None:
+    elif how.intervene is None or acts_on_all_rows(how.intervene):
         sums, greedy = in_passes(model, asked, how)
     else:
         sums, greedy = step_by_step(model, asked, how)
@@ -130,13 +132,19 @@ def share_of(model: Model) -> int:
 
 def rows_of(number: int, pair: Pair, model: Model, how: Scoring) -> Iterator[Row]:
     """What has to be run for a pair."""
-    config, (context, answer), seed = model.config, pair, seed_of(pair, how.seed)
+    config, answer, seed = model.config, pair.answer, seed_of(pair, how.seed)
     if config.mask_id is None:
-        yield Row(number, np.array(context + answer)[:-1], len(context), answer, np.ones(len(answer), bool), seed)
+        yield whole_row(number, pair, seed)
         return
     shown = canvases(len(answer), how.samples, seed)
     for place, (masked, weight) in enumerate(zip(shown.masked, shown.weight, strict=True)):
         yield masked_row(config, number, pair, masked, seed + place)._replace(weight=float(weight))
+
+
+def whole_row(owner: int, pair: Pair, seed: int) -> Row:
+    """All of an answer, for an autoregressive model: every token is predicted from those before it."""
+    tokens = np.array(pair.context + pair.answer, np.int32)[:-1]
+    return Row(owner, tokens, len(pair.context), pair.answer, np.ones(len(pair.answer), bool), seed)
 
 
 def masked_row(config: ModelConfig, owner: int, pair: Pair, masked: Bool[np.ndarray, " A"], seed: int) -> Row:
@@ -160,7 +168,8 @@ def in_passes(model: Model, pairs: Sequence[Pair], how: Scoring) -> tuple[np.nda
             for batch, real in full_batches(rows, size):
                 begin(f"likelihoods, sequences of up to {shape.length} tokens")
                 scores = run_rows(model, batch, shape, Pass(how.intervene, how.cfg_scale))
-                for row, values, hits in list(zip(batch, scores.log_prob, scores.likeliest, strict=True))[:real]:
+                one_policy = scores.log_prob[:, 0], scores.likeliest[:, 0]
+                for row, values, hits in list(zip(batch, *one_policy, strict=True))[:real]:
                     sums[row.owner] += row.weight * float(row.of_answer(np.asarray(values, np.float64)).sum())
                     best[row.owner] &= bool(row.of_answer(np.asarray(hits)).all())
                 end()

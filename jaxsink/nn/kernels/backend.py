@@ -2,7 +2,8 @@
 
 The kernel serves recorders that add up attention over queries (`Recorder.columns`), and those that never look at it. What
 it is not made for runs on "blocked", with the same results: recorders that read probabilities, a caller's own `visible`,
-the extra sink token, and fewer than `MIN_QUERIES` queries (a decoding step, whose map is a few rows).
+the extra sink token, keys that are hidden from some queries only, and fewer than `MIN_QUERIES` queries (a decoding step,
+whose map is a few rows).
 
 Gradients are those of "blocked", which then runs the layer again.
 """
@@ -39,7 +40,8 @@ Mixed = tuple[Float[Array, "B Q H D"], Float32[Array, "B H N S"] | None]  # outp
 def serves(tap: Tap, recorders: tuple[Recorder, ...]) -> bool:
     """Can the kernel compute this layer and these records?"""
     readable = all(r.join == "once" or r.columns is not None for r in recorders)
-    plain = tap.context.visibility.custom is None and tap.sink is None
+    context = tap.context
+    plain = context.visibility.custom is None and tap.sink is None and context.queries.hidden_from is None
     return readable and plain and tap.q.shape[1] >= MIN_QUERIES
 
 

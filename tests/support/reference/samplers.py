@@ -95,10 +95,11 @@ def slow_llada(see: See, config: Any, prompt: Any, s: LLaDASampler, draws: Any =
                     sure[i] = draws["remask"][canvas.step, row, i]
                 if waits:
                     sure[i] = -1e30
+            order = {i: float(-i) for i in masks} if s.remasking == "left_to_right" else sure
             if s.threshold is None:
-                chosen = surest(sure, count // steps + (1 if k < count % steps else 0))
+                chosen = surest(order, count // steps + (1 if k < count % steps else 0))
             else:
-                chosen = [i for i in masks if sure[i] >= s.threshold or i == surest(sure, 1)[0]]
+                chosen = [i for i in masks if sure[i] >= s.threshold or i == surest(order, 1)[0]]
             canvas.commit(choice, chosen)
             if s.stop_at_eos and not canvas.masks(0, end) and canvas.tokens[end - 1] in config.eos_ids:
                 done = True

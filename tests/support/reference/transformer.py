@@ -182,7 +182,7 @@ class Slowly:
         self.k, self.v = np.zeros(shape), np.zeros(shape)
 
     def run(self, ids: list[int], start: int, stop: int, drop: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """(logits [Q,V], maps [L,H,Q,S]) of tokens start … stop - 1; drop bool[L,H,S]."""
+        """(logits [Q,V], maps [L,H,Q,S]) of tokens start … stop - 1; drop bool[L,H,S], or each query's own [L,H,S,S]."""
         config, at, maps = self.config, np.arange(start, stop), []
         x = self.params["embedding"][ids[start:stop]]
         for n in range(config.layers):
@@ -195,7 +195,8 @@ class Slowly:
             if config.attention == "causal":
                 score[:, np.arange(len(self.k[n])) > at[:, None]] = -np.inf
             if drop is not None:
-                score[np.broadcast_to(drop[n][:, None, :], score.shape)] = -np.inf
+                lost = drop[n][:, None, :] if drop.ndim == 3 else drop[n][:, start:stop]
+                score[np.broadcast_to(lost, score.shape)] = -np.inf
             weight = np.exp(score - score.max(-1, keepdims=True))
             maps.append(weight / weight.sum(-1, keepdims=True))
             mixed = np.einsum("hqs,shd->qhd", maps[-1], values).reshape(len(at), -1)

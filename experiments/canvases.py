@@ -1,0 +1,142 @@
+"""Shared by experiments that look at recorded generations again: canvases of some steps, and passes over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import jaxsink
+from jaxsink.evals.statistics import clustered_mean
+from jaxsink.nn.config import ModelConfig
+from jaxsink.sinks import Threshold, detect, visibility_normalised
+from jaxsink.study import Gallery, Subject
+
+STEPS = 4  # of each generation that are looked at
+LOGITS = 1 << 28  # bytes that are held at a time, about
+
+
+class Canvas(NamedTuple):
+    """What a subject saw at one step of all its generations."""
+
+    step: int
+    tokens: np.ndarray  # i32[B,S]
+    there: np.ndarray  # bool[B,S], tokens that exist
+
+
+def canvases(subject: Subject, gallery: Gallery, count: int = STEPS) -> Iterator[Canvas]:
+    """Of steps that are spread evenly; an autoregressive model's last, which has all others in it."""
+    last = len(gallery.scores) - 1
+    for step in np.linspace(0, last, count).astype(int) if subject.is_diffusion else [last]:
+        tokens = gallery.canvas[step]
+        yield Canvas(int(step), np.maximum(tokens, 0), gallery.mask & (tokens >= 0))
+
+
+class Passed(NamedTuple):
+    """What recorders saw, [L,B,...], and what was read of the logits, [B,...]."""
+
+    record: Any
+    values: np.ndarray
+
+
+Read = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(logits f32[N,S,V] of some sequences, their numbers i64[N]) -> [N,...]"""
+
+
+def pass_over(
+    subject: Subject,
+    tokens: np.ndarray,
+    there: np.ndarray,
+    *,
+    record: Any = None,
+    drop: np.ndarray | None = None,
+    visible: np.ndarray | None = None,
+    read: Read = lambda logits, rows: np.zeros(len(rows)),
+    parts: int = 1,
+) -> Passed:
+    """`jaxsink.forward`, as many sequences at a time as their logits allow; results are on the host.
+
+    parts: of how many equal parts the batch is put together whose n-th sequences run at the same time, for recorders that
+    compare them; all else is then in the order in which it ran
+    """
+    count = len(tokens) // parts
+    size = max(1, LOGITS // (4 * parts * tokens.shape[1] * subject.model.config.vocab))
+    records, values = [], []
+    for first in range(0, count, size):
+        some = np.arange(first, min(first + size, count))
+        rows = np.concatenate([part * count + some for part in range(parts)])
+        keys = {} if drop is None else {"drop": drop[:, rows]}
+        pattern = {} if visible is None else {"visible": visible[rows]}
+        out = jaxsink.forward(subject.model, tokens[rows], there[rows], record=record, **keys, **pattern)
+        records.append(jax.tree.map(np.asarray, out.record))
+        values.append(read(np.asarray(out.logits), rows))
+    return Passed(jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *records), np.concatenate(values))
+
+
+def fair_scores(received: np.ndarray, there: np.ndarray, causal: bool) -> np.ndarray:
+    """f32[L,B,H,S] in which uniform attention gives every key 1."""
+    return np.asarray(visibility_normalised(received, there, causal=causal))
+
+
+def sinks(fair: np.ndarray, there: np.ndarray, eps: float) -> np.ndarray:
+    """bool[L,B,H,S] by Eq. 3."""
+    return np.asarray(detect(fair, Threshold(eps), there))
+
+
+def one_key(position: np.ndarray, length: int) -> np.ndarray:
+    """bool[...,S]: True at this position."""
+    return np.arange(length) == position[..., None]
+
+
+def at(values: np.ndarray, position: np.ndarray) -> np.ndarray:
+    """[...,S] -> [...]: the value at this position."""
+    return np.take_along_axis(values, position[..., None], axis=-1)[..., 0]
+
+
+def of_their_own(config: ModelConfig, logits: np.ndarray) -> np.ndarray:
+    """[B,S,V], each of which predicts the token at its own position; the first token of a model that shifts has none, and
+    gets its own."""
+    shifts = config.shift_logits or not config.is_diffusion
+    return np.concatenate([logits[:, :1], logits[:, :-1]], axis=1) if shifts else logits
+
+
+def of_their_queries(config: ModelConfig, values: np.ndarray) -> np.ndarray:
+    """[B,S] of queries, as those that predict the token at each position have them."""
+    return of_their_own(config, values[..., None])[..., 0]
+
+
+def random_key(among: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """i64[B]: one of these keys [B,S] of each sequence; 0 where there is none."""
+    return np.argmax(np.where(among, draw.random(among.shape), -1.0), axis=-1)
+
+
+class Mean(NamedTuple):
+    """With its 95 % interval; NaN where there is nothing."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def reach(self) -> float:
+        return (self.high - self.low) / 2
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """Of a table, after the value."""
+        return {"low": self.low, "high": self.high}
+
+
+def mean_of(values: np.ndarray, gallery: Gallery) -> Mean:
+    """Over generations, clustered by problem."""
+    if np.isnan(values).all():
+        return Mean(np.nan, np.nan, np.nan)
+    mean = clustered_mean(values, gallery.clusters)
+    return Mean(mean.value, *mean.interval())
+
+
+def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """NaN where there is no whole."""
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)

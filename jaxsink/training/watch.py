@@ -1,0 +1,125 @@
+"""What is looked at along the way: the loss on held-out data, and the sinks as they emerge."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from jaxsink.nn.transformer import Model, forward
+from jaxsink.recording.recorders import received, value_norm
+from jaxsink.runs.atomic import new_file
+from jaxsink.sinks.rules import Threshold, detect
+from jaxsink.tasks.batches import Batch
+from jaxsink.training.examples import weighted_loss
+from jaxsink.training.step import Lesson
+
+ALPHA = 0.3  # from here on a first token is a sink of its head (Gu et al.)
+EPS = 3.0  # of Eq. 3
+DRAWS = 2  # canvases of each held-out sequence, for diffusion models
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is seen of a model at a step; one line of sinks.csv.
+
+    alpha_first      attention that the first token receives from a query that sees it, mean over heads
+    heads_above      share of the heads in which that is above ALPHA
+    sinks_per_head   keys that pass Eq. 3 with ε = 3
+    largest_share    of a head's attention that its strongest key receives
+    value_first      length of the first token's values over the mean of the others
+    """
+
+    step: int
+    validation_loss: float
+    alpha_first: float
+    heads_above: float
+    sinks_per_head: float
+    largest_share: float
+    value_first: float
+
+
+def look(model: Model, lesson: Lesson, held_out: Batch, step: int, size: int) -> Look:
+    """At a model after so many steps. size: sequences that run together."""
+    loss = validation_loss(model, lesson, held_out, size)
+    return Look(step=step, validation_loss=loss, **sink_figures(model, lesson, first_of(held_out, size)))
+
+
+def validation_loss(model: Model, lesson: Lesson, held_out: Batch, size: int) -> float:
+    """Mean over held-out sequences, on canvases that are always the same; of a diffusion model the bound on log p."""
+    plain = replace(lesson, settings=replace(lesson.settings, ramp=0.0))
+    draws = 1 if lesson.settings.objective == "causal" else DRAWS
+    total, count = 0.0, 0
+    for number, part in enumerate(parts_of(held_out, size)):
+        for draw in range(draws):
+            found = _loss(model, part, jnp.int32(number * DRAWS + draw), plain)
+            total, count = total + len(part.tokens) * float(found), count + len(part.tokens)
+    return total / count
+
+
+@partial(jax.jit, static_argnames="lesson")
+def _loss(model: Model, batch: Batch, number: jax.Array, lesson: Lesson) -> jax.Array:
+    return weighted_loss(model, lesson.example(batch, number), lesson.visible(batch.tokens.shape[1], number, False))
+
+
+def parts_of(batch: Batch, size: int) -> Sequence[Batch]:
+    """Parts of so many sequences, the last one possibly smaller."""
+    return [Batch(*(x[start : start + size] for x in batch)) for start in range(0, len(batch.tokens), size)]
+
+
+def first_of(batch: Batch, size: int) -> Batch:
+    return Batch(*(x[:size] for x in batch))
+
+
+def sink_figures(model: Model, lesson: Lesson, batch: Batch) -> dict[str, float]:
+    """Of the attention on held-out text; of a diffusion model on text of which some tokens are masked."""
+    tokens = batch.tokens
+    if lesson.config.is_diffusion:
+        noised = lesson.example(batch, jnp.int32(0)).tokens
+        tokens = np.asarray(noised)[:, : tokens.shape[1]]
+    out = forward(model, tokens, batch.real, record={"received": received(), "value": value_norm()})
+    return of_attention(np.asarray(out.record["received"]), np.asarray(out.record["value"]), batch.real)
+
+
+def of_attention(
+    scores: Float[np.ndarray, "L B H S"], values: Float[np.ndarray, "L B K S"], real: Bool[np.ndarray, "B S"]
+) -> dict[str, float]:
+    """The figures of `Look` that are about sinks."""
+    count, first = real.sum(axis=1), np.argmax(real, axis=1)
+    at_first = np.take_along_axis(scores, first[None, :, None, None], axis=-1)[..., 0]
+    alpha = (at_first / count[None, :, None]).mean(axis=1)
+    value = np.take_along_axis(values, first[None, :, None, None], axis=-1)[..., 0]
+    others = (np.where(real[None, :, None], values, 0.0).sum(axis=-1) - value) / (count - 1)[None, :, None]
+    found = np.asarray(detect(scores, Threshold(EPS), real))
+    return {
+        "alpha_first": float(alpha.mean()),
+        "heads_above": float((alpha > ALPHA).mean()),
+        "sinks_per_head": float(found.sum(axis=-1).mean()),
+        "largest_share": float((scores.max(axis=-1) / scores.sum(axis=-1)).mean()),
+        "value_first": float((value / others).mean()),
+    }
+
+
+def write_looks(path: Path, looks: Sequence[Look]) -> None:
+    """As CSV, the file written anew."""
+    with new_file(path) as partial_file, partial_file.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Look)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: f"{value:.6g}" for name, value in asdict(one).items()} for one in looks)
+
+
+def read_looks(path: Path, step: int) -> list[Look]:
+    """Those up to a step; later ones belong to steps that will be taken again."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = [{name: float(value) for name, value in line.items()} for line in csv.DictReader(file)]
+    looks = [Look(**{**line, "step": int(line["step"])}) for line in lines]  # pyright: ignore[reportArgumentType]
+    return [one for one in looks if one.step <= step]
