@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 LLADA, DREAM, MMADA = "llada-8b-instruct", "dream-7b-instruct", "mmada-8b-mixcot"
+LLADA2 = "llada2.0-mini"
 GIB = 1 << 30
 LONG = 4096  # from here on no shape may end in S x S
 
@@ -46,6 +47,8 @@ CASES = [
     Case(LLADA, "v5e:2x4", batch=32, budget=15.6),
     Case(LLADA, "v5e:1x1", batch=1, budget=15.2),
     Case(LLADA, "v5e:2x4", length=8192, budget=10.0),
+    Case(LLADA2, "v5e:2x4", budget=8.2),
+    Case(LLADA2, "v6e:2x4"),
     Case(LLADA, "v6e:2x4", length=8192),
     Case(LLADA, "v5p:2x2x1", length=8192),
     Case(LLADA, "v5e:2x4", statistics=False),
@@ -63,17 +66,27 @@ def measure(case: Case) -> dict[str, Any]:
 
     config, half = jaxsink.preset(case.model), case.length // 2
     sampler = jaxsink.DreamSampler(half, half) if config.shift_logits else jaxsink.LLaDASampler(half, half, 32)
+    if config.block_length is not None:
+        sampler = jaxsink.LLaDA2Sampler(half)
     record = jaxsink.record.received().then(jaxsink.reduce.top(8)) if case.statistics else None
     job = Job(config, sampler, case.batch, prompt=half, record=record, dtype=case.dtype)
     plan = make_plan(job, parse_topology(case.tpu), case.mesh, search=False)
+    experts = gathered_experts(plan.compiled.text or "", config)
     maps = len(re.findall(rf"\w+\[(?:\d+,)*{case.length},{case.length}\]", plan.compiled.text or ""))
-    return {**asdict(case), **plan.to_dict(), "maps": maps if case.length >= LONG else None}
+    return {**asdict(case), **plan.to_dict(), "maps": maps if case.length >= LONG else None, "gathered": experts}
+
+
+def gathered_experts(text: str, config: Any) -> int:
+    """How many arrays with an expert's matrices devices send each other."""
+    matrix = rf"(?:{config.mlp_width},{config.width}|{config.width},{config.mlp_width})\]"
+    wanted = rf"\[(?:\d+,)+{matrix}\S* all-gather" if config.experts else r"(?!)"
+    return len(re.findall(wanted, text))
 
 
 def wrong(result: dict[str, Any]) -> bool:
-    """Too large for the slice or the budget, or with a map of all pairs of tokens."""
+    """Too large for the slice or the budget, with a map of all pairs of tokens, or with experts that are sent about."""
     too_large = result["budget"] is not None and (result["needed_per_device"] or 0) > result["budget"] * GIB
-    return not result["fits"] or too_large or bool(result["maps"])
+    return not result["fits"] or too_large or bool(result["maps"]) or result["gathered"] > 0
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from jaxsink.checkpoints.storage import dtype_name
 from jaxsink.checkpoints.writer import Writer, writer
 from jaxsink.errors import JaxsinkError
 from jaxsink.plugins import Conversion
+from jaxsink.runs.files import check_file, read_json
 from jaxsink.runs.progress import BytesProgress, bytes_progress, human_bytes
 from jaxsink.runs.stopping import IsStopped, StoppedError, never
 from jaxsink.text.tokenizer import Tokenizer, check_special_ids
@@ -25,7 +26,7 @@ from .gguf_source import GgufSource
 from .hashing import FileHashes
 from .load import open_source, tokenizer_files
 from .plan import Plan, check_tied_copy, make_plan, read_piece
-from .source import Source, check_file, read_json
+from .source import Source
 from .verify import compare_logits, compare_tensors
 
 READ_AS_JSON = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"}

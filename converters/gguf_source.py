@@ -1,11 +1,14 @@
-"""GGUF files of the Llama and Qwen2 families, as a source with Hugging Face names and settings.
+"""GGUF files, as a source with the names and settings of the family's own files (gguf_dialects.py says which are which).
 
-Tensors are dequantised to float32 (stored float16 and bfloat16 stay as they are). llama.cpp stores q and k of Llama
+Tensors are dequantised to float32 (stored float16 and bfloat16 stay as they are). llama.cpp stores q and k of some
 models with rows reordered for interleaved rotation; reading undoes that.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +18,15 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig, RopeScaling
 from jaxsink.text.tokenizer import KNOWN_TOKENS
 
+from .gguf_dialects import DIALECTS
 from .gguf_file import GgufTensor, read_gguf
 from .source import Source, TensorInfo, add_tensor
 
-NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-    "blk.{layer}.attn_norm.weight": "model.layers.{layer}.input_layernorm.weight",
-    "blk.{layer}.attn_q.weight": "model.layers.{layer}.self_attn.q_proj.weight",
-    "blk.{layer}.attn_k.weight": "model.layers.{layer}.self_attn.k_proj.weight",
-    "blk.{layer}.attn_v.weight": "model.layers.{layer}.self_attn.v_proj.weight",
-    "blk.{layer}.attn_q.bias": "model.layers.{layer}.self_attn.q_proj.bias",
-    "blk.{layer}.attn_k.bias": "model.layers.{layer}.self_attn.k_proj.bias",
-    "blk.{layer}.attn_v.bias": "model.layers.{layer}.self_attn.v_proj.bias",
-    "blk.{layer}.attn_output.weight": "model.layers.{layer}.self_attn.o_proj.weight",
-    "blk.{layer}.ffn_norm.weight": "model.layers.{layer}.post_attention_layernorm.weight",
-    "blk.{layer}.ffn_gate.weight": "model.layers.{layer}.mlp.gate_proj.weight",
-    "blk.{layer}.ffn_up.weight": "model.layers.{layer}.mlp.up_proj.weight",
-    "blk.{layer}.ffn_down.weight": "model.layers.{layer}.mlp.down_proj.weight",
-}
 ROPE_FACTORS = "rope_freqs.weight"
-# GGUF setting (after the architecture's name) -> Hugging Face setting
-SETTINGS = {
-    "block_count": "num_hidden_layers",
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "attention.key_length": "head_dim",
-    "rope.freq_base": "rope_theta",
-    "vocab_size": "vocab_size",
-}
 HEAD_SIZES = ("attention.value_length", "rope.dimension_count")  # must equal the head size
-HARMLESS_SETTINGS = {*HEAD_SIZES, "rope.scaling.finetuned"}
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+SHIFT, CAUSAL = "diffusion.shift_logits", "attention.causal"
+HARMLESS_SETTINGS = {*HEAD_SIZES, CAUSAL, "rope.scaling.finetuned"}
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 LLAMA3_SCALINGS = tuple(RopeScaling("llama3", factor, 8192) for factor in (8.0, 32.0))
 
 
@@ -65,68 +40,93 @@ class GgufSource(Source):
         self.generation = {}
         self.tensors = {}
         self._found: dict[str, GgufTensor] = {}
-        architecture = self.fields.get("general.architecture")
-        if architecture not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
+        architecture = str(self.fields.get("general.architecture"))
+        if architecture not in DIALECTS:
+            known = ", ".join(DIALECTS)
             raise JaxsinkError(f"{path} holds a {architecture!r} model; GGUF files of these are supported: {known}.")
-        self.architecture = str(architecture)
+        self.architecture, self.dialect = architecture, DIALECTS[architecture]
         parts = self.fields.get("split.count", 1)
         if parts not in (0, 1):
             raise JaxsinkError(f"{path} is one of {parts} parts; join them with llama-gguf-split --merge first.")
+        self._check_pattern()
         layers = self._setting("block_count")
         layers = min(layers, len(found)) if isinstance(layers, int) else 0
         ours = {
-            theirs.format(layer=layer): name.format(layer=layer)
-            for theirs, name in NAMES.items()
+            theirs.format(layer=layer): name.replace("{layer}", str(layer))
+            for theirs, name in self.dialect.names.items()
             for layer in (range(layers) if "{layer}" in theirs else (0,))
         }
-        self._theirs = {name: theirs for theirs, name in ours.items()}
         factors = None
         for tensor in found:
             if tensor.name == ROPE_FACTORS:
                 factors = tensor.read(path).astype(np.float32).reshape(-1)
                 continue
-            name = ours.get(tensor.name, tensor.name)
-            add_tensor(self.tensors, name, TensorInfo(tensor.shape, tensor.dtype, path))
-            self._found[name] = tensor
+            for name, part in by_expert(ours.get(tensor.name, tensor.name), tensor):
+                add_tensor(self.tensors, name, TensorInfo(part.shape, part.dtype, path))
+                self._found[name] = part
+        self._theirs = {name: theirs for theirs, name in ours.items()}
+        self._theirs |= {name: tensor.name for name, tensor in self._found.items()}
         self.config = self._config(factors)
 
     def shown(self, name: str) -> str:
-        return self._theirs.get(name, name)
+        return self._theirs.get(name, self._theirs.get(_EXPERT.sub(".experts.{expert}.", name), name))
 
     def _setting(self, key: str) -> Any:
         return self.fields.get(f"{self.architecture}.{key}")
 
+    def _check_pattern(self) -> None:
+        """Two settings say what kind of model it is; another kind under this architecture's name would be read wrongly."""
+        shifted = self.dialect.shifted
+        wanted = {f"{self.architecture}.{CAUSAL}": shifted is None, SHIFT: shifted}
+        for key, value in wanted.items():
+            if self.fields.get(key) not in (None, value):
+                only = "only files without it are" if value is None else f"only {value} is"
+                raise JaxsinkError(
+                    f"{self.path}: {key!r} = {self.fields[key]} is not supported for a {self.architecture!r} model ({only})."
+                )
+
     def _config(self, factors: np.ndarray | None) -> dict[str, Any]:
-        """The same settings under Hugging Face's names; unknown ones are passed on, and refused there."""
-        config: dict[str, Any] = {"architectures": [ARCHITECTURES[self.architecture]]}
+        """The same settings under the names of the family's own files; unknown ones are passed on, and refused there."""
+        dialect = self.dialect
+        config: dict[str, Any] = {"architectures": [dialect.model_class]}
         for key, value in self.fields.items():
             short = key.removeprefix(f"{self.architecture}.")
             if short != key and short not in HARMLESS_SETTINGS:
-                config[SETTINGS.get(short, short)] = value
+                config[dialect.settings.get(short, short)] = value
         if "rope.scaling.type" in config:
             config["rope_scaling"] = self._rope_scaling(config)
         if factors is not None:
             config["rope_scaling"] = llama3_from_factors(factors, config, self.path)
-        width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+        self._check_head_sizes()
+        embedding = self.tensors.get(dialect.names["token_embd.weight"])
+        if embedding is None:
+            raise JaxsinkError(f"tensor 'token_embd.weight' is missing from {self.path}.")
+        config["vocab_size"] = embedding.shape[0]
+        config[dialect.tied] = dialect.names["output.weight"] not in self.tensors
+        return config | self._ids()
+
+    def _check_head_sizes(self) -> None:
+        width, heads = self._setting("embedding_length"), self._setting("attention.head_count")
         if isinstance(width, int) and isinstance(heads, int) and heads > 0:
-            size = config.get("head_dim", width // heads)
+            size = self._setting("attention.key_length") or width // heads
             for key in HEAD_SIZES:
                 if self._setting(key) not in (None, size):
                     raise JaxsinkError(
                         f"{self.path}: {key!r} = {self._setting(key)} is not supported (only {size} is)."
                     )
-        embedding = self.tensors.get("model.embed_tokens.weight")
-        if embedding is None:
-            raise JaxsinkError(f"tensor 'token_embd.weight' is missing from {self.path}.")
-        config["vocab_size"] = embedding.shape[0]
-        config["tie_word_embeddings"] = "lm_head.weight" not in self.tensors
-        for ours, theirs in {"bos": "bos", "eos": "eos", "pad": "padding", "eot": "eot"}.items():
-            config[f"{ours}_token_id"] = self.fields.get(f"tokenizer.ggml.{theirs}_token_id")
-        if config["eot_token_id"] is None:
-            tokens = self.fields.get("tokenizer.ggml.tokens") or []
-            config["eot_token_id"] = next((tokens.index(t) for t in KNOWN_TOKENS["eot"] if t in tokens), None)
-        return config
+
+    def _ids(self) -> dict[str, int | None]:
+        """Of special tokens: the file's own fields, else, for those that have known names, the token of that name."""
+        fields = {"bos": "bos", "eos": "eos", "pad": "padding", "eot": "eot"}
+        fields |= {} if self.dialect.shifted is None else {"mask": "mask"}
+        tokens = self.fields.get("tokenizer.ggml.tokens") or []
+        ids = {}
+        for ours, theirs in fields.items():
+            index = self.fields.get(f"tokenizer.ggml.{theirs}_token_id")
+            if index is None:
+                index = next((tokens.index(t) for t in KNOWN_TOKENS.get(ours, ()) if t in tokens), None)
+            ids[f"{ours}_token_id"] = index
+        return ids
 
     def _rope_scaling(self, config: dict[str, Any]) -> dict[str, Any] | None:
         kind = config.pop("rope.scaling.type")
@@ -137,13 +137,24 @@ class GgufSource(Source):
         return None if kind == "none" else scaling
 
     def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
-        value = self._found[name].read(self.path)
-        if self.architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
-            heads = self.config["num_attention_heads"]
-            value = undo_interleaving(
-                value, heads if ".q_proj." in name else self.config.get("num_key_value_heads", heads)
-            )
+        tensor = self._found[name]
+        value = tensor.read(self.path)
+        if self.dialect.interleaved and (".attn_q." in tensor.name or ".attn_k." in tensor.name):
+            heads = self._setting("attention.head_count")
+            kv_heads = self._setting("attention.head_count_kv") or heads
+            value = undo_interleaving(value, heads if ".attn_q." in tensor.name else kv_heads)
         return value if index is None else value[index]
+
+
+def by_expert(name: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor]]:
+    """(our name, tensor); of one that holds the weights of all experts, one after the other, the part of each."""
+    if "{expert}" not in name or len(tensor.shape) != 3:
+        yield name, tensor
+        return
+    count, size = tensor.shape[0], tensor.size // tensor.shape[0]
+    for expert in range(count):
+        part = replace(tensor, shape=tensor.shape[1:], offset=tensor.offset + expert * size, size=size)
+        yield name.format(expert=expert), part
 
 
 def undo_interleaving(value: np.ndarray, heads: int) -> np.ndarray:

@@ -38,6 +38,8 @@ PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "llada-moe": {"pre_tokenizer": _split(_BAILING)},
+    "bailingmoe": {"pre_tokenizer": _split(_BAILING)},
+    "bailingmoe2": {"pre_tokenizer": _split(_BAILING)},
 }
 
 

@@ -14,11 +14,12 @@ from jaxsink.checkpoints.streaming import Index, assemble
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Model
+from jaxsink.runs.files import check_file, read_json
 
 from .families import family_of
 from .hub import fetch_settings, newest_commit
 from .plan import Piece, Plan, cast, check_finite, check_tied_copy, make_plan, read_config, read_piece
-from .source import SafetensorsSource, SettingsSource, Source, check_file, read_json
+from .source import SafetensorsSource, SettingsSource, Source
 
 __all__ = [
     "convert_from_hub",

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxsink.checkpoints.storage import piece_name
+from jaxsink.checkpoints.checksums import all_finite
+from jaxsink.checkpoints.stored import piece_name
 from jaxsink.checkpoints.streaming import is_layered
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.parameters import named_leaves
+from jaxsink.nn.parameters import is_exact, named_leaves
 from jaxsink.nn.transformer import abstract
 
 from .families import family_of
@@ -36,6 +37,10 @@ class Piece:
     @property
     def name(self) -> str:
         return piece_name(self.parameter, self.layer)
+
+    def dtype(self, dtype: str) -> str:
+        """Its own type in a model of the given one."""
+        return "float32" if is_exact(self.parameter) else dtype
 
     @property
     def is_split(self) -> bool:
@@ -104,13 +109,27 @@ def make_plan(source: Source, path: Path, ignore_settings: Iterable[str] = (), m
 def list_pieces(family: Family, config: ModelConfig, source: Source) -> Iterator[Piece]:
     prefix = next((p for p in family.prefixes if any(name.startswith(p) for name in source.tensors)), "")
     for parameter, leaf in named_leaves(abstract(config))[0]:
-        rule = family.table[parameter]
+        rule, first = rule_of(family, config, parameter)
         pattern = rule.source if isinstance(rule, From) else rule
-        for layer in range(config.layers) if is_layered(parameter) else (None,):
-            shape = leaf.shape if layer is None else leaf.shape[1:]
+        for layer in range(leaf.shape[0]) if is_layered(parameter) else (None,):
+            shape, number = (leaf.shape, None) if layer is None else (leaf.shape[1:], first + layer)
             experts = range(shape[0]) if "{expert}" in pattern else (None,)
-            sources = tuple(pattern.format(prefix=prefix, layer=layer, expert=expert) for expert in experts)
+            sources = tuple(pattern.format(prefix=prefix, layer=number, expert=expert) for expert in experts)
             yield Piece(parameter, layer, tuple(shape), sources, rule)
+
+
+def rule_of(family: Family, config: ModelConfig, parameter: str) -> tuple[str | From, int]:
+    """(where a parameter comes from, the number of the first layer that it has a part of).
+
+    Where a stack begins with dense layers, "layers.0" are these, and "layers.1" the ones with experts.
+    """
+    _, _, rest = parameter.partition("layers.")
+    number, _, name = rest.partition(".")
+    if not number.isdigit():
+        return family.table[parameter], 0
+    first = sum(segment.layers for segment in config.segments[: int(number)])
+    table = family.table if config.segments[int(number)].experts else {**family.table, **family.dense}
+    return table[f"layers.{name}"], first
 
 
 def check_names(
@@ -128,7 +147,9 @@ def check_names(
     }
     extra = [name for name in source.tensors if name not in wanted and name not in harmless and name != tied_copy]
     if extra:
-        raise JaxsinkError(f"tensor {extra[0]!r} of {path} is no parameter of a {family.name} model{_more(extra)}.")
+        raise JaxsinkError(
+            f"tensor {source.shown(extra[0])!r} of {path} is no parameter of a {family.name} model{_more(extra)}."
+        )
 
 
 def _more(names: list[str]) -> str:
@@ -139,6 +160,7 @@ def check_tensors(piece: Piece, config: ModelConfig, source: Source) -> None:
     expected = piece.shape[1:] if piece.is_split else piece.shape
     if isinstance(piece.rule, From):
         expected = piece.rule.shape(expected)
+        expected = expected if piece.rule.rows is None else (piece.rule.rows(config), *expected[1:])
     for name in piece.sources:
         check_tensor(name, expected, source)
 
@@ -158,12 +180,13 @@ def check_tensor(name: str, expected: tuple[int, ...], source: Source) -> None:
 
 
 def common_dtype(source: Source, pieces: tuple[Piece, ...]) -> str:
-    used = {source.tensors[name].dtype for piece in pieces for name in piece.sources}
+    used = {source.tensors[name].dtype for piece in pieces for name in piece.sources if not is_exact(piece.parameter)}
     return used.pop() if len(used) == 1 else "float32"
 
 
 def read_piece(plan: Plan, source: Source, piece: Piece, dtype: str) -> np.ndarray:
     """The array of one piece, in our layout and type; damaged numbers are errors."""
+    dtype = piece.dtype(dtype)
     parts = [cast(take_tensor(plan, source, piece.rule, name), dtype, name) for name in piece.sources]
     value = np.ascontiguousarray(np.stack(parts) if piece.is_split else parts[0])
     assert value.shape == piece.shape, (piece, value.shape)
@@ -196,15 +219,6 @@ def check_tied_copy(plan: Plan, source: Source) -> None:
             raise JaxsinkError(
                 f"tensor {plan.tied_copy!r} in {file} differs from the embedding, but the config ties them."
             )
-
-
-def all_finite(value: np.ndarray) -> bool:
-    """Without a float copy: the exponent of a NaN or an infinity is all ones."""
-    exponent = {"float32": (np.uint32, 0x7F800000), "float16": (np.uint16, 0x7C00), "bfloat16": (np.uint16, 0x7F80)}
-    view, ones = exponent[value.dtype.name]
-    magnitude, step = view(ones | (ones & -ones) - 1), 1 << 17  # all but the sign; as much as the cache holds
-    bits = np.ascontiguousarray(value).reshape(-1).view(view)
-    return all((bits[i : i + step] & magnitude).max() < ones for i in range(0, bits.size, step))
 
 
 def cast(value: np.ndarray, dtype: str, name: str) -> np.ndarray:

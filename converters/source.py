@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import numpy as np
 from jaxsink.checkpoints.storage import first_line
 from jaxsink.checkpoints.streaming import Buffers
 from jaxsink.errors import JaxsinkError
+from jaxsink.runs.files import check_file, read_json
 
 FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 NUMPY = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -60,33 +60,6 @@ class Source(ABC):
     def shown(self, name: str) -> str:
         """The name that the file itself has for a tensor."""
         return name
-
-
-def check_file(path: Path) -> None:
-    """A file that can be read; a pipe would keep us waiting for ever."""
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode):
-            path.open("rb").close()
-            return
-    except FileNotFoundError as error:
-        raise JaxsinkError(f"{path} is missing.") from error
-    except OSError as error:
-        raise JaxsinkError(f"cannot read {path}: {error.strerror}.") from error
-    raise JaxsinkError(f"cannot read {path}: it is {'a directory' if stat.S_ISDIR(mode) else 'no regular file'}.")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    check_file(path)
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise JaxsinkError(f"cannot read {path}: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise JaxsinkError(f"{path} is not valid JSON ({first_line(error)}); download it again.") from error
-    if not isinstance(value, dict):
-        raise JaxsinkError(f"{path} must hold a JSON object, not {type(value).__name__}.")
-    return value
 
 
 def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any], list[Path]]:

@@ -110,8 +110,11 @@ def split_width(settings: Settings, width: int, heads: int) -> int:
     return width // heads
 
 
-def read_rope(settings: Settings, default_theta: float = 10000.0) -> dict[str, Any]:
-    """rope_theta and rope_scaling, from either the old keys or `rope_parameters` of newer files."""
+def read_rope(settings: Settings, default_theta: float = 10000.0, scaled_queries: bool = False) -> dict[str, Any]:
+    """rope_theta and rope_scaling, from either the old keys or `rope_parameters` of newer files.
+
+    scaled_queries: the family's queries grow with their position, where the parameters say so.
+    """
     newer = settings.take("rope_parameters", dict, None)
     if newer is not None:
         inner = Settings(newer, f"{settings.where}: rope_parameters", settings.ignore)
@@ -147,11 +150,25 @@ def read_rope(settings: Settings, default_theta: float = 10000.0) -> dict[str, A
             length,
             beta_fast=inner.positive("beta_fast", 32.0),
             beta_slow=inner.positive("beta_slow", 1.0),
-            attention_factor=inner.positive("attention_factor", None),
+            attention_factor=yarn_factor(inner, factor),
         )
         inner.pin("truncate", True)
+    beta = inner.positive("llama_4_scaling_beta", None) if scaled_queries else None
     inner.finish()
-    return {"rope_theta": theta, "rope_scaling": scaling}
+    grown = {} if beta is None else {"query_scale_beta": beta, "query_scale_length": length}
+    return {"rope_theta": theta, "rope_scaling": scaling, **grown}
+
+
+def yarn_factor(settings: Settings, factor: float) -> float | None:
+    """On cos and sin: as given, or the ratio of two scales where both are (1 if they are equal); None = the usual one."""
+    given = settings.positive("attention_factor", None)
+    scales = [settings.positive(key, None) for key in ("mscale", "mscale_all_dim")]
+    if (scales[0] is None) != (scales[1] is None):
+        raise JaxsinkError(f"{settings.where}: 'mscale' and 'mscale_all_dim' go together; one alone is not supported.")
+    if given is not None or None in scales:
+        return given
+    one, all_dims = (0.1 * scale * math.log(factor) + 1 for scale in scales)
+    return one / all_dims
 
 
 @dataclass(frozen=True)
@@ -161,6 +178,7 @@ class From:
     source: str
     shape: Callable[[tuple[int, ...]], tuple[int, ...]]
     take: Callable[[np.ndarray, ModelConfig], np.ndarray]
+    rows: Callable[[ModelConfig], int] | None = None  # its first axis, where only the configuration tells
 
 
 @dataclass(frozen=True)
@@ -177,4 +195,5 @@ class Family:
     gguf: str | None = None  # architecture name in GGUF files
     transformers_class: str | None = None  # PyTorch reference, where transformers has one
     is_diffusion: bool = False  # needs a mask token
+    dense: Mapping[str, str | From] = field(default_factory=dict)  # of layers without experts, where others have some
     published_ids: Mapping[str, int] = field(default_factory=dict)  # of the original vocabulary; see special_ids.py

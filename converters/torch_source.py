@@ -14,8 +14,9 @@ import numpy as np
 
 from jaxsink.checkpoints.storage import first_line
 from jaxsink.errors import JaxsinkError, install_hint
+from jaxsink.runs.files import check_file
 
-from .source import NUMPY, Source, TensorInfo, add_tensor, check_against_index, check_file, list_shards, read_settings
+from .source import NUMPY, Source, TensorInfo, add_tensor, check_against_index, list_shards, read_settings
 
 
 class TorchSource(Source):

@@ -29,7 +29,7 @@ def compare_tensors(
     reader = Reader(folder)
     done, total = 0, plan.bytes(dtype)
     for group in groups(plan.pieces):
-        stored = reader.pieces({piece.name: np.empty(piece.shape, NUMPY[dtype]) for piece in group})
+        stored = reader.pieces({piece.name: np.empty(piece.shape, NUMPY[piece.dtype(dtype)]) for piece in group})
         for piece in group:
             expected = read_piece(plan, source, piece, dtype)
             if not same_bits(np.asarray(stored.pop(piece.name)), expected):

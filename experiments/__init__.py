@@ -30,6 +30,7 @@ BEYOND = (
     "beyond_readings",
     "beyond_training",
     "beyond_extra_sink",
+    "beyond_modes",
 )
 EXPLAINED = (
     "explain_waiting",

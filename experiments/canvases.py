@@ -31,7 +31,8 @@ def canvases(subject: Subject, gallery: Gallery, count: int = STEPS) -> Iterator
     last = len(gallery.scores) - 1
     for step in np.linspace(0, last, count).astype(int) if subject.is_diffusion else [last]:
         tokens = gallery.canvas[step]
-        yield Canvas(int(step), np.maximum(tokens, 0), gallery.mask & (tokens >= 0))
+        there = gallery.mask & (tokens >= 0)
+        yield Canvas(int(step), np.maximum(tokens, 0), there & gallery.real[step] if subject.is_diffusion else there)
 
 
 class Passed(NamedTuple):

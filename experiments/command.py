@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from jaxsink_experiments import BEYOND, EXPLAINED, FULL, PAPER, QUICK, short
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import add_command, add_reading_options, reading_options, resumable
+from jaxsink.cli.main import add_command, add_reading_options, add_sandbox_option, reading_options, resumable
+from jaxsink.sandbox.levels import describe
+from jaxsink.sandbox.runner import check_sandbox
 
 if TYPE_CHECKING:
     from jaxsink.study import Finding, Study, Tested
@@ -32,7 +34,7 @@ what the paper explains but does not test: {", ".join(short(m) for m in EXPLAINE
 WIDE = 160  # characters of a table that goes to a file
 OPTIONS = (
     *("full", "problems", "generations", "rows", "mesh", "runs", "seed"),
-    *("prompts", "data_file", "allow_code_execution", "untrained"),
+    *("prompts", "data_file", "allow_code_execution", "sandbox", "untrained"),
     *("answers", "stepped", "tokens", "cache", "longest", "window"),
 )
 
@@ -93,6 +95,7 @@ def add_parser(commands: Any) -> None:
         "--stepped", type=int, metavar="N", help="given answers that it has written step by step (default: all)"
     )
     parser.add_argument("--allow-code-execution", action="store_true", help="run the programs that humaneval asks for")
+    add_sandbox_option(parser)
     parser.add_argument(
         "--untrained",
         type=int,
@@ -113,6 +116,9 @@ def run(args: argparse.Namespace) -> int:
 
     enable_compilation_cache()
     options: Any = {name: getattr(args, name) for name in OPTIONS}
+    if args.prompts == "humaneval" and args.allow_code_execution:
+        check_sandbox(args.sandbox)
+        print(describe(args.sandbox), file=sys.stderr)
     with resumable(folder, "finished measurements") as is_stopped:
         findings, study = jaxsink.study(
             args.names, args.model, folder, is_stopped=is_stopped, **options, **reading_options(args)
@@ -126,16 +132,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(findings: list[Finding], study: Study) -> None:
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"results in {study.folder}", title_justify="left")
+    from jaxsink.cli.console import Console
+
+    table = Table(title=escape(f"results in {study.folder}"), title_justify="left")
     for name in ("experiment", "model", "statistic", "value [95 % interval]", "against", "verdict"):
         table.add_column(name, overflow="fold")
     for finding in findings:
         lines = [test_cells(test) for test in finding.tests] or [("", "", "", finding.found, finding.verdict)]
         for number, cells in enumerate(lines):
-            table.add_row(f"{finding.title}: {finding.verdict}" if number == 0 else "", *cells)
+            title = f"{finding.title}: {finding.verdict}" if number == 0 else ""
+            table.add_row(escape(title), *map(escape, cells))
         table.add_section()
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     console.print(table)
@@ -143,7 +152,7 @@ def show(findings: list[Finding], study: Study) -> None:
         f"Up to {study.problems} problems per condition, {study.generations} recorded generations, {study.untrained} "
         "untrained models as a null; verdicts are corrected for all tests (Holm). More: --full, --problems, --generations."
     )
-    console.print(f"Open {study.folder / 'report.html'} in a browser.", soft_wrap=True)
+    console.print(f"Open {study.folder / 'report.html'} in a browser.", soft_wrap=True, markup=False)
 
 
 def test_cells(test: Tested) -> tuple[str, ...]:

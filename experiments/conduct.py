@@ -19,6 +19,7 @@ from jaxsink.parallel.mesh import make_mesh, mesh_from
 from jaxsink.report import read_study, write_page
 from jaxsink.runs.progress import stage
 from jaxsink.runs.stopping import IsStopped, never
+from jaxsink.sandbox.levels import Level
 from jaxsink.study import Experiment, Finding, Study, subject
 from jaxsink.study.experiments import experiment_of
 from jaxsink.study.nulls import UNTRAINED
@@ -40,6 +41,7 @@ def conduct_study(
     prompts: str | os.PathLike[str] = TASK,
     data_file: str | os.PathLike[str] | None = None,
     allow_code_execution: bool = False,
+    sandbox: Level = "namespaces",
     untrained: int = UNTRAINED,
     answers: int | None = None,
     stepped: int | None = None,
@@ -69,7 +71,7 @@ def conduct_study(
     if training is not None and not training.is_dir():
         raise JaxsinkError(f"--runs: {training} is not a directory; give the one that holds the training runs.")
     devices = mesh_from(mesh) if mesh is not None else make_mesh() if jax.device_count() > 1 else None
-    asked = find_prompts(prompts, data_file, allow_code_execution, longest=longest, window=window)
+    asked = find_prompts(prompts, data_file, allow_code_execution, sandbox=sandbox, longest=longest, window=window)
     subjects = [
         replace(subject(name, devices, mask_id, ignore_settings), prompts=asked).writing(tokens, cache)
         for name in dict.fromkeys(models)

@@ -16,6 +16,7 @@ from jaxsink_experiments.canvases import ratio
 from jaxsink.sinks.tokens import KINDS
 from jaxsink.study import Gallery, Measured, Outcome, Prediction, Study, Subject, Table, experiment, nulls, plots
 from jaxsink.tasks.batches import training_batch
+from jaxsink.tasks.word_tasks import SUMS, task_of
 
 FORMATTING = ("bos", "eos", "newline", "space", "punctuation", "special", "template")
 TEXTS = 1000  # in which tokens are counted
@@ -25,7 +26,7 @@ TEXTS = 1000  # in which tokens are counted
 def log_frequency(subject: Subject) -> np.ndarray:
     """f64[V]: of the built-in models' own training texts; of others nobody has them, so of the questions and answers."""
     if subject.prompts is None and not subject.chats:
-        batch = training_batch(0, TEXTS, 0)
+        batch = training_batch(0, TEXTS, 0, task_of(subject.model.config.vocab) or SUMS)
         tokens = batch.tokens[batch.real]
     else:
         asked = subject.exam(TEXTS, 0).questions

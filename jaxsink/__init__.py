@@ -26,16 +26,23 @@ if TYPE_CHECKING:
     from jaxsink.report import plots
     from jaxsink.report.own import show
     from jaxsink.report.write import report
+    from jaxsink.sampling.ancestral import AncestralSampler
     from jaxsink.sampling.autoregressive import ARSampler
     from jaxsink.sampling.base import Sampler
     from jaxsink.sampling.diffusion import DiffusionSampler
+    from jaxsink.sampling.dllm import BD3LMSampler, MDLMSampler
     from jaxsink.sampling.dream import DreamSampler
+    from jaxsink.sampling.fast_dllm import FastDLLMv2Sampler
     from jaxsink.sampling.generate import generate
     from jaxsink.sampling.generation import Generation
+    from jaxsink.sampling.gidd import GIDDSampler
     from jaxsink.sampling.interventions import DropPositions
     from jaxsink.sampling.llada import LLaDASampler
+    from jaxsink.sampling.llada2 import LLaDA2Sampler
+    from jaxsink.sampling.nemotron import NemotronSampler
     from jaxsink.sampling.respond import Response, respond
     from jaxsink.sampling.sdar import SDARSampler
+    from jaxsink.sampling.speculation import SpeculativeSampler
     from jaxsink.text.tokenizer import Tokenizer
     from jaxsink.training.train import train
     from jaxsink.zoo.listing import models
@@ -81,9 +88,17 @@ _HOME = {
     "Sampler": "jaxsink.sampling.base",
     "DiffusionSampler": "jaxsink.sampling.diffusion",
     "ARSampler": "jaxsink.sampling.autoregressive",
+    "AncestralSampler": "jaxsink.sampling.ancestral",
+    "GIDDSampler": "jaxsink.sampling.gidd",
     "DreamSampler": "jaxsink.sampling.dream",
+    "FastDLLMv2Sampler": "jaxsink.sampling.fast_dllm",
     "LLaDASampler": "jaxsink.sampling.llada",
+    "LLaDA2Sampler": "jaxsink.sampling.llada2",
     "SDARSampler": "jaxsink.sampling.sdar",
+    "NemotronSampler": "jaxsink.sampling.nemotron",
+    "SpeculativeSampler": "jaxsink.sampling.speculation",
+    "MDLMSampler": "jaxsink.sampling.dllm",
+    "BD3LMSampler": "jaxsink.sampling.dllm",
     "Tokenizer": "jaxsink.text.tokenizer",
     "train": "jaxsink.training.train",
     "models": "jaxsink.zoo.listing",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.stopping import IsStopped, never
+from jaxsink.sandbox.levels import Level
 
 if TYPE_CHECKING:
     from jax.typing import DTypeLike
@@ -78,6 +79,7 @@ def study(
     prompts: PathLike = "task",
     data_file: PathLike | None = None,
     allow_code_execution: bool = False,
+    sandbox: Level = "namespaces",
     untrained: int = 8,
     answers: int | None = None,
     stepped: int | None = None,
@@ -103,6 +105,7 @@ def study(
                  or JSON lines with "prompt" and "answer")
     data_file    of the benchmark, if it is already here, or the text
     allow_code_execution  humaneval's answers are programs; they run in the sandbox
+    sandbox      its level: "namespaces", or "limits", which is weaker and never taken instead
     untrained    models with random weights that each model is held against; fewer than 4 are no null
     answers      problems that are answered where every answer is dear (protocol); None: all, 0: none
     stepped      given answers that the protocol experiment has an autoregressive model write step by step; None: all
@@ -116,7 +119,8 @@ def study(
     """
     options: dict[str, Any] = {"full": full, "problems": problems, "generations": generations, "rows": rows}
     options |= {"mesh": mesh, "runs": runs, "seed": seed, "prompts": prompts, "data_file": data_file}
-    options |= {"allow_code_execution": allow_code_execution, "untrained": untrained, "answers": answers}
+    options |= {"allow_code_execution": allow_code_execution, "sandbox": sandbox}
+    options |= {"untrained": untrained, "answers": answers}
     options |= {"stepped": stepped, "tokens": tokens, "cache": cache, "longest": longest, "window": window}
     options |= {"mask_id": mask_id, "ignore_settings": ignore_settings, "is_stopped": is_stopped}
     return plugin("study")([names] if isinstance(names, str) else names, model, out, **options)

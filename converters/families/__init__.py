@@ -9,14 +9,27 @@ from typing import Any
 from jaxsink.errors import JaxsinkError
 
 from ..table import Family
+from .a2d import A2D_LLAMA, A2D_QWEN2, A2D_QWEN3
+from .dit import BD3LM, GIDD, MDLM
+from .fast_dllm import FAST_DLLM
 from .gpt2 import GPT2
 from .llada import LLADA, LLADA_MOE, MMADA
+from .llada2 import LLADA2
 from .llama import LLAMA, MISTRAL
-from .qwen import DREAM, QWEN2, QWEN3, SDAR
+from .nemotron import NEMOTRON
+from .qwen import DREAM, QWEN2, QWEN3, SDAR, SDAR_MOE
 
-FAMILIES: tuple[Family, ...] = (LLADA, MMADA, LLADA_MOE, DREAM, SDAR, LLAMA, MISTRAL, QWEN2, QWEN3, GPT2)
+FAMILIES: tuple[Family, ...] = (
+    *(LLADA, MMADA, LLADA_MOE, DREAM, SDAR, LLAMA, MISTRAL, QWEN2, QWEN3, GPT2),
+    *(NEMOTRON, A2D_QWEN3, A2D_QWEN2, A2D_LLAMA),
+    *(FAST_DLLM, BD3LM, MDLM, GIDD, LLADA2, SDAR_MOE),
+)
 
 
+REFUSED = {
+    "DiffusionGemmaForBlockDiffusion": "its layers have heads of two sizes, and its canvas has no mask token; "
+    "docs/diffusion-gemma.md says what it would take",
+}
 SUPPORTED = f"supported are {', '.join(family.name for family in FAMILIES)}"
 _KIND = re.compile(
     r"(For[A-Z]\w*|LMHeadModel|ModelLM|PreTrainedModel|Model)$"
@@ -32,7 +45,10 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
         if named[0] in family.architectures:
             check_auto_map(config.get("auto_map"), named[0], where)
             return family
-    raise JaxsinkError(f"{where}: the architecture {named[0]!r} is of a family that is not supported; {SUPPORTED}.")
+    why = f" ({REFUSED[named[0]]})" if named[0] in REFUSED else ""
+    raise JaxsinkError(
+        f"{where}: the architecture {named[0]!r} is of a family that is not supported{why}; {SUPPORTED}."
+    )
 
 
 def check_auto_map(auto_map: Any, architecture: str, where: str) -> None:

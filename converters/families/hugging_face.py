@@ -34,14 +34,36 @@ MLP = {
     "layers.mlp.down.bias": "model.layers.{layer}.mlp.down_proj.bias",
 }
 DECODER = ATTENTION | MLP
+EXPERTS = {
+    "layers.mlp.router.weight": "model.layers.{layer}.mlp.gate.weight",
+    "layers.mlp.gate.weight": "model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight",
+    "layers.mlp.up.weight": "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight",
+    "layers.mlp.down.weight": "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",
+}
 ROTARY_BUFFERS = ("model.rotary_emb.inv_freq", "model.layers.{layer}.self_attn.rotary_emb.inv_freq")
 
 
-def common(settings: Settings, head_dim: int | None = None) -> dict[str, Any]:
-    """Fields of ModelConfig that all these decoders name alike; `head_dim` where a family has a size of its own."""
+def shared_expert(name: str) -> dict[str, str]:
+    """The table of an mlp beside the experts; `name` is what the layer calls it."""
+    parts = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+    return {
+        f"layers.mlp.shared.{ours}.weight": f"model.layers.{{layer}}.{name}.{theirs}.weight"
+        for ours, theirs in parts.items()
+    }
+
+
+def common(
+    settings: Settings, head_dim: int | None = None, turns_whole: bool = True, scaled_queries: bool = False
+) -> dict[str, Any]:
+    """Fields of ModelConfig that all these decoders name alike; `head_dim` where a family has a size of its own.
+
+    turns_whole: positions turn whole heads; a family in which they turn a part of them says how much itself.
+    scaled_queries: as `read_rope` has it.
+    """
     heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
     settings.pin("hidden_act", "silu")
-    settings.pin("partial_rotary_factor", 1.0, None)
+    if turns_whole:
+        settings.pin("partial_rotary_factor", 1.0, None)
     return {
         "layers": settings.size("num_hidden_layers", most=MOST_LAYERS),
         "width": width,
@@ -56,7 +78,7 @@ def common(settings: Settings, head_dim: int | None = None) -> dict[str, Any]:
         "bos_id": settings.id("bos_token_id"),
         "pad_id": settings.id("pad_token_id"),
         "eot_id": settings.id("eot_token_id"),
-        **read_rope(settings),
+        **read_rope(settings, scaled_queries=scaled_queries),
     }
 
 

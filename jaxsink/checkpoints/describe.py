@@ -8,7 +8,7 @@ from typing import TypedDict
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.hub import is_hub_id
 from jaxsink.checkpoints.load import describe_foreign
-from jaxsink.checkpoints.storage import MANIFEST, Reader
+from jaxsink.checkpoints.storage import WEIGHTS, Reader, is_converted
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import abstract
@@ -18,6 +18,7 @@ from jaxsink.zoo.presets import PRESETS
 from jaxsink.zoo.resolve import resolve
 
 BYTES = {"float32": 4, "bfloat16": 2}
+NO_CHECKSUMS = "written before checkpoints had checksums, so damage to its weights goes unnoticed; convert it again"
 
 
 class Description(TypedDict):
@@ -43,9 +44,13 @@ def describe(path: str, mask_id: int | None = None, ignore_settings: Iterable[st
     """A checkpoint, a built-in model, or a published one of which there is only the configuration."""
     folder = resolve(path, weights=False)
     source: JsonObject = {"kind": "published configuration, without weights"}
-    if (folder / MANIFEST).is_file():
+    if is_converted(folder):
         reader = Reader(folder)
+        if (folder / WEIGHTS).exists():  # of a model in a bucket there may be its settings alone
+            reader.check_arrays()
         config, dtype, source = reader.config, reader.dtype, reader.source
+        if reader.checksums is None:
+            source = {**source, "notes": [*source.get("notes", ()), NO_CHECKSUMS]}
     elif path in PRESETS and not folder.exists():
         config, dtype = PRESETS[path], None
     elif folder.exists():
@@ -82,7 +87,8 @@ def summary(
         "positions": "learned"
         if config.positions == "learned"
         else f"rotary, theta {config.rope_theta:g}"
-        + (f", {config.rope_scaling.kind} scaling x{config.rope_scaling.factor:g}" if config.rope_scaling else ""),
+        + (f", {config.rope_scaling.kind} scaling x{config.rope_scaling.factor:g}" if config.rope_scaling else "")
+        + (f", queries grow every {config.query_scale_length}" if config.query_scale_length else ""),
         "parameters": f"{parameters:,}",
         "memory": ", ".join(f"{human_bytes(size)} as {name}" for name, size in sizes.items()),
         "stored as": dtype or "no weights",
@@ -90,6 +96,19 @@ def summary(
     }
     if config.experts:
         lines["experts"] = f"{config.experts.per_token} of {config.experts.count} per token"
+        if config.experts.groups > 1:
+            lines["experts"] += f", from {config.experts.groups_kept} of {config.experts.groups} groups"
+        if config.experts.shared_width is not None:
+            lines["experts"] += f", and one of width {config.experts.shared_width} for all"
+        if config.dense_layers:
+            lines["experts"] += (
+                f"; the first {config.dense_layers} of the layers dense, mlp {config.segments[0].mlp_width}"
+            )
+    if config.time_conditioning:
+        told = {"constant": "constant", "level": "by the noise level", "total": "by the total noise"}
+        lines["adaLN"] = f"{told[config.time_conditioning]}, {config.time_width} numbers"
+    if config.uniform_noise:
+        lines["noise"] = f"masks and other tokens (these {config.uniform_noise:.2g} of all at half time)"
     if config.mask_id is not None:
         lines["mask id"] = str(config.mask_id)
     if source.get("notes"):

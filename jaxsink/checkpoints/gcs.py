@@ -47,6 +47,8 @@ def local(path: str | os.PathLike[str], option: str) -> Path:
             f"{option} must be a directory on this machine, not {os.fspath(path)}: it is written bit by bit, which a bucket "
             "cannot do; write it here and copy it (`gcloud storage rsync`, see docs/tpu.md)."
         )
+    if not os.fspath(path).strip():
+        raise JaxsinkError(f"{option} is empty; name a file or directory, or . for this one.")
     return Path(path).expanduser()
 
 

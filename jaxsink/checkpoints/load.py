@@ -23,15 +23,17 @@ from jax.typing import DTypeLike
 
 from jaxsink.checkpoints.formats import JsonObject, foreign_formats
 from jaxsink.checkpoints.origin import TOKENIZER_FILES, origin_of
-from jaxsink.checkpoints.storage import IN_MEMORY, MANIFEST, Reader, dtype_name
+from jaxsink.checkpoints.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, is_converted
 from jaxsink.checkpoints.writer import writer
+from jaxsink.checks import check_value
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import WEIGHTS, explained, tree_bytes
 from jaxsink.nn.origin import Origin
-from jaxsink.nn.parameters import named_leaves
+from jaxsink.nn.parameters import is_exact, named_leaves
 from jaxsink.nn.quantization import INT8, weights_dtype
 from jaxsink.nn.transformer import Model, abstract
+from jaxsink.runs.files import check_file
 from jaxsink.runs.progress import human_bytes, stage
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.registry import to_dict
@@ -60,6 +62,7 @@ def load(
     *,
     mask_id: int | None = None,
     ignore_settings: Iterable[str] = (),
+    verify: bool = True,
 ) -> Model:
     """A model from a converted checkpoint, from a Hugging Face directory with safetensors files, or a built-in one by name.
 
@@ -68,18 +71,22 @@ def load(
     else in bfloat16 (see jaxsink.nn.quantization). mesh: restore straight into its shards.
     mask_id: the mask token of a diffusion model whose own files do not name it; an error if they name another.
     ignore_settings: keys of config.json that jaxsink does not know, and that do not change the model.
+    verify: compare the arrays of a converted checkpoint with their checksums, while they are read.
     """
+    check_value("load: path", path, str | os.PathLike)
+    check_value("load: mesh", mesh, Mesh | None)
+    check_value("load: verify", verify, bool)
     asked, path = path, resolve(path)
     dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
     if not path.exists():
         raise no_such_model(asked)
     needs = partial(weights_bytes, path, dtype, mask_id, ignore_settings)
     with stage(f"loading {path.name}", detail=size_on_disk(path)), explained(f"loading {path.name}", needs):
-        if (path / MANIFEST).is_file():
+        if is_converted(path):
             reader = Reader(path)
             if mask_id not in (None, reader.config.mask_id):
                 raise JaxsinkError(f"{path} has mask id {reader.config.mask_id}, not {mask_id}: leave mask_id out.")
-            return reader.model(dtype, mesh).with_origin(origin_of(path, reader.source, reader.sampler))
+            return reader.model(dtype, mesh, verify).with_origin(origin_of(path, reader.source, reader.sampler))
         model = foreign_formats(path).load_directory(path, dtype, mesh, mask_id, ignore_settings)
         return model.with_origin(origin_of(path, {}, None))
 
@@ -92,7 +99,7 @@ def size_on_disk(path: Path) -> str:
 
 def weights_bytes(path: Path, dtype: str | None, mask_id: int | None, ignore_settings: Iterable[str]) -> dict[str, int]:
     """Of a checkpoint's weights, as that type or as stored."""
-    if (path / MANIFEST).is_file():
+    if is_converted(path):
         reader = Reader(path)
         config, stored = reader.config, reader.dtype
     else:
@@ -116,7 +123,7 @@ def describe_checkpoint(
     path: Path, mask_id: int | None = None, ignore_settings: Iterable[str] = ()
 ) -> tuple[ModelConfig, Origin]:
     """(config, origin) of the checkpoint in a directory or GGUF file."""
-    if (path / MANIFEST).is_file():
+    if is_converted(path):
         reader = Reader(path)
         return reader.config, origin_of(path, reader.source, reader.sampler)
     config, _, source = describe_foreign(path, mask_id, ignore_settings)
@@ -145,12 +152,13 @@ def save(
     The tokenizer of the checkpoint that the model comes from is copied, and so is the recommended sampler, unless another
     one is given.
     """
+    check_value("save: model", model, Model)
     leaves = named_leaves(model.stacked())[0]
     if weights_dtype(model) == INT8:
         raise JaxsinkError(
             "a model with int8 weights is not saved; save the model it was made of, and load that as int8."
         )
-    dtypes = {dtype_name(leaf.dtype) for _, leaf in leaves}
+    dtypes = {dtype_name(leaf.dtype) for name, leaf in leaves if not is_exact(name)}
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"  # which holds all the others
     source = source or {"kind": "saved", "path": next(reversed(model.origin.names), None)}
     with writer(path, model.config, dtype, source, overwrite, manifest_sampler(model, sampler)) as out:
@@ -186,6 +194,7 @@ def copy_tokenizer(origin: Origin, folder: Path) -> None:
     for name in TOKENIZER_FILES:
         found = next((one for one in (place / name, place / "tokenizer" / name) if one.is_file()), None)
         if found is not None:
+            check_file(found)
             shutil.copyfile(found, folder / name)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
+import math
 import os
 import sys
 import time
@@ -14,22 +14,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, ShapeDtypeStruct
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
-from jaxtyping import Shaped
 
+from jaxsink.checkpoints import checksums
 from jaxsink.checkpoints.formats import JsonObject
-from jaxsink.checkpoints.streaming import Index, assemble, is_layered
+from jaxsink.checkpoints.stored import DamagedError, StoredArrays, piece_name
+from jaxsink.checkpoints.streaming import assemble, is_layered
+from jaxsink.checks import check_value
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.parameters import named_leaves
+from jaxsink.nn.parameters import is_exact, named_leaves
 from jaxsink.nn.quantization import INT8
 from jaxsink.nn.transformer import Model, abstract
+from jaxsink.runs.files import check_file, check_tree, read_json
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.registry import from_dict
 
@@ -51,9 +53,9 @@ def dtype_name(dtype: DTypeLike, known: tuple[str, ...] = DTYPES) -> str:
     return name
 
 
-def piece_name(name: str, layer: int | None) -> str:
-    """What a parameter, or one layer of it, is called in a checkpoint."""
-    return name if layer is None else f"{name}.{layer:02d}"
+def is_converted(path: Path) -> bool:
+    """A directory of ours; what its manifest is, a file or something else, the `Reader` sees."""
+    return os.path.lexists(path / MANIFEST)
 
 
 class Reader:
@@ -62,15 +64,17 @@ class Reader:
     def __init__(self, path: Path):
         self.path = Path(os.path.abspath(path))
         manifest = self.path / MANIFEST
+        check_file(manifest)
         try:
-            self.manifest = json.loads(manifest.read_text(encoding="utf-8"))
+            self.manifest = read_json(manifest)
             if self.manifest["format"] != FORMAT:
                 raise JaxsinkError(f"checkpoint format {self.manifest['format']}, where this jaxsink reads {FORMAT}")
             self.config = ModelConfig.from_dict(self.manifest["config"])
-            self.dtype = dtype_name(self.manifest["dtype"])
-            self.source = dict(self.manifest["source"])
+            self.dtype = dtype_name(check_value("dtype", self.manifest["dtype"], str))
+            self.source = check_source(self.manifest["source"])
             self.sampler = read_sampler(self.manifest.get("sampler"), self.config)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, JaxsinkError) as error:
+            self.checksums = checksums.from_manifest(self.manifest.get("checksums"))
+        except (KeyError, JaxsinkError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else first_line(error).rstrip(".")
             raise JaxsinkError(f"{manifest} cannot be used ({what}); convert the checkpoint again.") from error
 
@@ -90,17 +94,18 @@ class Reader:
             raise self._damaged(f"it has no {missing[0]!r}")
         return found
 
-    def model(self, dtype: str | None, mesh: Mesh | None) -> Model:
-        """The whole model; dtype None = as stored."""
-        self._check_shapes()
-        arrays = StoredArrays(self.path / WEIGHTS)
+    def model(self, dtype: str | None, mesh: Mesh | None, verify: bool = True) -> Model:
+        """The whole model; dtype None = as stored. verify: compare what is read with the checksums, if there are any."""
+        self.check_arrays()
+        arrays = StoredArrays(self.path / WEIGHTS, self.checksums if verify else None)
         try:
             return assemble(self.config, dtype or self.dtype, mesh, arrays.read_into)
-        except (OSError, ValueError) as error:  # TensorStore's
+        except (OSError, ValueError, DamagedError) as error:  # the first two: TensorStore's
             raise self._damaged(first_line(error)) from error
 
-    def _check_shapes(self) -> None:
-        """Orbax knows what is there, without reading it."""
+    def check_arrays(self) -> None:
+        """Are the arrays there that the configuration asks for, and no others? Orbax knows without reading them."""
+        check_tree(self.path / WEIGHTS)
         with without_chatter():
             try:
                 found = orbax().metadata(self.path / WEIGHTS).metadata
@@ -109,42 +114,52 @@ class Reader:
             except Exception as error:  # Orbax raises many kinds
                 abandon(error)
                 raise self._damaged(first_line(error)) from error
-        for name, leaf in named_leaves(abstract(self.config))[0]:
-            for layer in range(leaf.shape[0]) if is_layered(name) else (None,):
-                piece, shape = piece_name(name, layer), leaf.shape[is_layered(name) :]
-                if piece not in found:
-                    raise self._damaged(f"it has no {piece!r}")
-                if tuple(found[piece].shape) != shape:
-                    raise self._damaged(f"{piece!r} has the shape {list(found[piece].shape)}, and not {list(shape)}")
+        if self.config.layers > len(found):  # before listing what may be millions of names
+            raise self._damaged(f"the config asks for {self.config.layers} layers, and there are {len(found)} arrays")
+        wanted = dict(pieces_of(self.config))
+        for piece, shape in wanted.items():
+            if piece not in found:
+                raise self._damaged(f"it has no {piece!r}")
+            if tuple(found[piece].shape) != shape:
+                raise self._damaged(f"{piece!r} has the shape {list(found[piece].shape)}, and not {list(shape)}")
+            stored, wide = str(found[piece].dtype), self.dtype == "float32"  # which holds all others
+            stated = "float32" if is_exact(piece.rpartition(".")[0]) else self.dtype
+            if stored != stated and (stored not in DTYPES or not wide):
+                raise self._damaged(f"{piece!r} has the type {stored}, where the manifest says {stated}")
+        extra = [name for name in found if name not in wanted]
+        if extra:
+            raise self._damaged(f"its config has no place for the array {extra[0]!r}")
+        stated, counted = self.manifest.get("parameters"), sum(map(math.prod, wanted.values()))
+        if stated not in (None, counted):
+            raise self._damaged(f"its manifest speaks of {stated!r} parameters, and its config of {counted}")
+        try:
+            checksums.check_names(self.checksums, wanted)
+        except JaxsinkError as error:
+            raise self._damaged(str(error)) from error
 
     def _damaged(self, what: str) -> JaxsinkError:
         return JaxsinkError(f"{self.path} is damaged ({what}); convert it again.")
 
 
+def pieces_of(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of every array of such a model's checkpoint."""
+    for name, leaf in named_leaves(abstract(config))[0]:
+        for layer in range(leaf.shape[0]) if is_layered(name) else (None,):
+            yield piece_name(name, layer), leaf.shape[is_layered(name) :]
+
+
 def read_sampler(values: JsonObject | None, config: ModelConfig) -> Sampler | None:
     """The sampler that a manifest recommends; None in those that do not."""
-    return None if values is None else from_dict(dict(values), config)
+    return None if values is None else from_dict(check_value("sampler", values, dict), config)
 
 
-class StoredArrays:
-    """The arrays of a checkpoint, read into place by TensorStore, which is what Orbax writes them with."""
-
-    def __init__(self, weights: Path):
-        import tensorstore
-
-        manifest = next(weights.glob("*/manifest.ocdbt"), None)
-        if manifest is None:
-            raise JaxsinkError(f"{weights.parent} is damaged (it has no list of arrays); convert it again.")
-        self.base = f"file://{quote(str(manifest.parent))}/"
-        self.context = tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
-
-    def read_into(self, parameter: str, layer: int | None, index: Index, into: Shaped[np.ndarray, "..."]) -> None:
-        import tensorstore
-
-        kvstore = {"driver": "ocdbt", "base": self.base, "path": f"{piece_name(parameter, layer)}/"}
-        store = tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True, context=self.context).result()
-        target = tensorstore.array(into, copy=False, write=True)
-        target.write(tensorstore.cast(store[index], target.dtype)).result()
+def check_source(values: object) -> JsonObject:
+    """Where the weights come from: whatever else it holds, texts where texts are shown."""
+    source = check_value("source", values, dict)
+    for name in ("kind", "path", "revision"):
+        check_value(f"source: {name}", source.get(name), str | None)
+    check_value("source: notes", source.get("notes", ()), tuple[str, ...])
+    return dict(source)
 
 
 def first_line(error: BaseException) -> str:

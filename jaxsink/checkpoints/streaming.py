@@ -161,7 +161,10 @@ class Buffers:
         if size > GROUP_BYTES:
             return host_array(shape, dtype)
         free = self._free[size]
-        pages = free.pop() if free else _pages(size)
+        try:  # not a look first: several threads take from the list
+            pages = free.pop()
+        except IndexError:
+            pages = _pages(size)
         value = _on_pages(pages, shape, dtype)
         owner = value if value.base is None or not isinstance(value.base, np.ndarray) else value.base
         weakref.finalize(owner, free.append, pages)

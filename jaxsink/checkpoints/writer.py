@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
+from jaxsink.checkpoints.checksums import all_finite, checksum, to_manifest
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.gcs import check_free, is_remote, send
 from jaxsink.checkpoints.storage import (
@@ -26,9 +27,9 @@ from jaxsink.checkpoints.storage import (
     abandon,
     first_line,
     orbax,
-    piece_name,
     without_chatter,
 )
+from jaxsink.checkpoints.stored import piece_name
 from jaxsink.checkpoints.streaming import GROUP_BYTES, is_layered
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
@@ -48,18 +49,22 @@ class Writer:
     folder    what is written, beside its target
     manifest  is written last
     group     arrays that wait for the next write
+    checksums of all arrays so far, by piece
     writing   Orbax's handle of the group before, on its way to the disk
     """
 
     folder: Path
     manifest: JsonObject
     group: dict[str, np.ndarray] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)
     writing: Any = None
     finished: bool = False
     failed: bool = False
 
     def add_parameter(self, name: str, value: Shaped[np.ndarray, "..."]) -> None:
-        """A whole parameter, [L, …] for those of the layers."""
+        """A whole parameter of a model in memory, [L, …] for those of the layers."""
+        if not all_finite(value):
+            raise JaxsinkError(f"{name!r} of the model holds NaN or infinite numbers, so it is not saved.")
         if is_layered(name):
             for layer, part in enumerate(value):
                 self.add(piece_name(name, layer), part)
@@ -69,6 +74,7 @@ class Writer:
     def add(self, piece: str, value: Shaped[np.ndarray, "..."]) -> None:
         """One piece: a parameter, or one layer of it."""
         self.group[piece] = value
+        self.checksums[piece] = checksum(value)
         if sum(array.nbytes for array in self.group.values()) >= GROUP_BYTES:
             self.flush()
 
@@ -98,7 +104,8 @@ class Writer:
             self.wait()
             with self._errors():
                 orbax().partial.finalize(self.folder / WEIGHTS)
-            (self.folder / MANIFEST).write_text(json.dumps(self.manifest, indent=2) + "\n", encoding="utf-8")
+            manifest = {**self.manifest, "checksums": to_manifest(self.checksums)}
+            (self.folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
             self.finished = True
 
     @contextmanager
@@ -145,6 +152,8 @@ def writer(
 
     For a bucket (gs://…) it is written on this machine, where temporary files belong, and sent when it is complete.
     """
+    if not os.fspath(path).strip():
+        raise JaxsinkError("the name of the checkpoint to write is empty; name a directory.")
     if is_remote(path):
         check_free(path, overwrite)
         with scratch_directory("upload") as folder:

@@ -11,13 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import Commands, add_command, add_reading_options, reading_options, resumable
+from jaxsink.cli.main import (
+    Commands,
+    add_command,
+    add_reading_options,
+    add_sandbox_option,
+    reading_options,
+    resumable,
+)
 from jaxsink.cli.sampling import positive
 from jaxsink.errors import JaxsinkError
 
 PLAIN_OPTIONS = (
     *("limit", "subset", "subset_seed", "rank_on", "rule", "mask_rows", "gold", "canvases", "window", "seed"),
-    *("rows", "devices", "mesh", "dtype", "allow_code_execution"),
+    *("rows", "devices", "mesh", "dtype", "allow_code_execution", "sandbox"),
 )
 EXAMPLES = """examples:
   jaxsink evaluate mini-llada task --out runs/llada --limit 200     built-in model and word problems, no data needed
@@ -154,6 +161,7 @@ def add_running_options(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--allow-code-execution", action="store_true", help="let programs that the model writes run, in a sandbox"
     )
+    add_sandbox_option(how)
     how.add_argument("--summary", action="store_true", help="only sum up what is there")
     how.add_argument("--json", action="store_true", help="print the results as JSON")
 

@@ -86,9 +86,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     import jaxsink
+    from jaxsink.cli.console import Console
     from jaxsink.cli.live import Watch, printable
     from jaxsink.runs.compile_cache import enable_compilation_cache
     from jaxsink.runs.reporter import is_watched

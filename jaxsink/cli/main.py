@@ -18,7 +18,8 @@ from jaxsink.cli.platform import use_cpu_if_alone
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.progress import human_bytes as human_bytes
 from jaxsink.runs.progress import reporting, stage
-from jaxsink.runs.stopping import EXIT_CODE, IsStopped, StoppedError, stop_on_sigterm
+from jaxsink.runs.stopping import INTERRUPTED, IsStopped, StoppedError, stop_on_sigterm
+from jaxsink.sandbox.levels import LEVELS
 from jaxsink.version import __version__
 
 Commands = Any  # argparse's subparsers object, whose type has no public name
@@ -32,7 +33,7 @@ class ReadingOptions(TypedDict, total=False):
     ignore_settings: list[str]
 
 
-BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
+BAD_INPUT, UNEXPECTED = 2, 1
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,9 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     stopped by SIGTERM."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold what the terminal cannot show
-    args = build_parser().parse_args(argv)
-    use_cpu_if_alone()
     try:
+        args = build_parser().parse_args(argv)
+        use_cpu_if_alone()
         with (
             delivered_interrupts(),
             nullcontext() if argv is not None else reporting(),  # a program that calls us is no person
@@ -59,8 +60,11 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return fail(f"{where}{error.strerror or error}.", BAD_INPUT)
+    except UnicodeEncodeError as error:  # an argument or a file name that is no text
+        return fail(f"{error.object[:100]!a} holds bytes that are no text; give UTF-8.", BAD_INPUT)
     except StoppedError as error:
-        return fail(str(error), EXIT_CODE)
+        code = fail(str(error), error.code)
+        return end_process(code) if argv is None else code
     except KeyboardInterrupt:
         code = fail("interrupted; nothing half-written was left.", INTERRUPTED)
         return end_process(code) if argv is None else code
@@ -127,19 +131,34 @@ def run_inspect(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
-        from rich.console import Console
+        from rich.markup import escape
         from rich.table import Table
 
-        table = Table(show_header=False, box=None, title=str(args.path), title_justify="left", title_style="bold")
+        from jaxsink.cli.console import Console
+
+        title = escape(str(args.path))
+        table = Table(show_header=False, box=None, title=title, title_justify="left", title_style="bold")
         for key, value in facts["summary"].items():
-            table.add_row(f"[dim]{key}[/dim]", str(value))
+            table.add_row(f"[dim]{key}[/dim]", escape(str(value)))
         Console().print(table)
     return 0
 
 
-def resumable(folder: str | Path, what: str) -> AbstractContextManager[IsStopped]:
-    """Around a long job: SIGTERM lets it end where nothing is lost."""
-    return stop_on_sigterm(f"stopped by SIGTERM; all {what} are in {folder}, and the same command continues.")
+def resumable(folder: str | Path, what: str, interrupts: bool = False) -> AbstractContextManager[IsStopped]:
+    """Around a long job: SIGTERM lets it end where nothing is lost. interrupts: so does Ctrl-C."""
+    kept = f"all {what} are in {folder}, and the same command continues."
+    return stop_on_sigterm(f"stopped by SIGTERM; {kept}", f"interrupted; {kept}" if interrupts else None)
+
+
+def add_sandbox_option(group: argparse._ActionsContainer) -> None:
+    """Where programs may run."""
+    group.add_argument(
+        "--sandbox",
+        choices=LEVELS,
+        default=LEVELS[0],
+        help="how they are confined; limits is weaker, for machines without namespaces, and never taken unasked "
+        "(default: %(default)s; docs/sandbox.md)",
+    )
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 def show(found: dict[str, dict[str, dict[str, Any]]]) -> None:
     """One table per kind, for people."""
-    from rich.console import Console
+    from jaxsink.cli.console import Console
 
     published = found["published"]
     tables = {
@@ -68,6 +68,7 @@ def show(found: dict[str, dict[str, dict[str, Any]]]) -> None:
 
 
 def table_of(title: str, listed: dict[str, dict[str, Any]]) -> Table:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, title=title, title_justify="left", title_style="bold", header_style="dim")
@@ -76,7 +77,7 @@ def table_of(title: str, listed: dict[str, dict[str, Any]]) -> Table:
     for column in columns.get(len(rows[0]), ("name", "model", "sampler")):
         table.add_column(column, no_wrap=column in ("name", "hub id"), justify="right" if column == "size" else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
 
 

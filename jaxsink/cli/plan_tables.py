@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from jaxsink.cli.console import Console
 from jaxsink.planner.evaluation import EvaluationPlan
 from jaxsink.planner.plan import Planned
 from jaxsink.planner.planner import Plan
@@ -96,9 +97,9 @@ def print_table(console: Console, title: str, names: Sequence[str], columns: Seq
     table = Table(box=None, header_style="bold")
     table.add_column("")
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(escape(name), justify="right")
     for name in columns[0]:
-        table.add_row(f"[dim]{name}[/dim]", *[column[name] for column in columns])
+        table.add_row(f"[dim]{escape(name)}[/dim]", *[escape(column[name]) for column in columns])
     console.print(table)
 
 

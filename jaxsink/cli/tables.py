@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from jaxsink.cli.console import Console
 from jaxsink.evals.conditions import CONTROLS, PLAIN
 from jaxsink.evals.tables import compact, outcome_rows, table1
 
@@ -56,7 +56,7 @@ def print_perplexities(console: Console, results: Mapping[str, Any]) -> None:
         condition = line["condition"]
         plain, control = (tests.get((condition, kind)) for kind in ("plain", "random"))
         table.add_row(
-            condition,
+            escape(condition),
             "{perplexity:.2f} ({low:.2f}–{high:.2f})".format(**line),
             NATS.format(**plain) if plain else "",
             f"{line['kl']:.2g}",
@@ -77,7 +77,7 @@ def print_shares(console: Console, results: Mapping[str, Any]) -> None:
     for line in results["conditions"]:
         nats = {t: f"{-log(line['t'][t]['perplexity']):.2f}" for t in shares}
         change = {t: f" ({test['difference']:+.2f})" for t, test in plain.get(line["condition"], {}).items()}
-        table.add_row(line["condition"], *(nats[t] + change.get(t, "") for t in shares))
+        table.add_row(escape(line["condition"]), *(nats[t] + change.get(t, "") for t in shares))
     console.print(table)
 
 

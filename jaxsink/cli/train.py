@@ -16,6 +16,7 @@ EXAMPLES = """examples:
   jaxsink train mini-llada --out runs/short --devices 2 --steps 500 --seed 1 --json
   jaxsink train 4x128x4 --out runs/arm --data input.txt --tokenizer characters --steps 2000
   jaxsink train 4x128x4 --out runs/dlm --data input.txt --tokenizer bpe:1024 --objective diffusion --steps 4000
+  jaxsink train 4x128x4 --out runs/stories --data stories --steps 2000
   jaxsink train runs/arm/model --out runs/adapted --data input.txt --objective adaptation --steps 1000
   jaxsink train ./llama --out runs/tuned --data train.jsonl --template '{question} {answer}' --lora 8 --steps 100
 
@@ -60,7 +61,7 @@ def add_data_options(group: argparse._ArgumentGroup) -> None:
         "--data",
         metavar="TEXT",
         action="append",
-        help="a text or .jsonl file, a directory, tfds:NAME:SPLIT; may be repeated",
+        help="a text or .jsonl file, a directory, tfds:NAME:SPLIT, or the word problems `stories`; may be repeated",
     )
     group.add_argument("--template", metavar="TEXT", help="how the fields of a record make a text (default: '{text}')")
     group.add_argument(
@@ -116,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     import jaxsink
 
     given = {name: value for name, value in vars(args).items() if value is not None and name not in NOT_PASSED}
-    with resumable(args.out, "steps so far") as is_stopped:
+    with resumable(args.out, "steps so far", interrupts=True) as is_stopped:
         result = jaxsink.train(args.model, args.out, is_stopped=is_stopped, **given)
     print(json.dumps(result) if args.json else summary(Path(args.out), result))
     return 0

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -40,8 +40,11 @@ from jaxsink.runs.run import Run
 from jaxsink.runs.stopping import IsStopped, StoppedError, never
 from jaxsink.sampling.generate import generate
 from jaxsink.sampling.generation import Generation, before_end, end_ids
+from jaxsink.sandbox.runner import kill_all
 from jaxsink.tasks.exam import Question
 from jaxsink.tasks.score import Score
+
+LOOK_EVERY = 0.2  # seconds
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,7 @@ def ask(job: Evaluation, batch: Batch, keep: Keep, is_stopped: IsStopped) -> int
     counter = None if job.eps is None else SinkCounter.of(out, job.config.mask_id, job.config.heads)
     with graded(batch.asked, texts) as scores:
         for numbers in by_question(batch):
-            if is_stopped() and not all(scores[number].done() for number in numbers):
-                raise StoppedError
+            wait_for([scores[number] for number in numbers], is_stopped)
             lines = []
             for number in numbers:
                 question, condition = batch.asked[number]
@@ -195,7 +197,19 @@ class graded:  # noqa: N801 - reads as what it gives
         return [self.pool.submit(grade, text) for grade, text in self.jobs]
 
     def __exit__(self, *error: object) -> None:
-        self.pool.shutdown(cancel_futures=True)
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        if error[0] is not None:
+            kill_all()  # nobody waits for what these programs would give
+        self.pool.shutdown()
+
+
+def wait_for(scores: Sequence[Future[Score]], is_stopped: IsStopped) -> None:
+    """A program may take longer than a stop may: it is looked for all the while."""
+    stopped = is_stopped()
+    while wait(scores, timeout=0 if stopped else LOOK_EVERY).not_done:
+        if stopped:
+            raise StoppedError
+        stopped = is_stopped()
 
 
 def result(question: Question, condition: Condition, text: str, score: Score, steps: int) -> Result:

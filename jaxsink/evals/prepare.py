@@ -30,6 +30,9 @@ from jaxsink.planner.here import find_place
 from jaxsink.planner.workload import exam_workload
 from jaxsink.runs.run import read_manifest
 from jaxsink.runs.stopping import IsStopped, never
+from jaxsink.sandbox.levels import Level
+from jaxsink.sandbox.levels import describe as describe_sandbox
+from jaxsink.sandbox.runner import check_sandbox
 from jaxsink.sinks.choices import RankOn, Rows, RuleName
 from jaxsink.tasks.benchmarks import Example, load_benchmark
 from jaxsink.tasks.exam import (
@@ -78,6 +81,7 @@ class Options:
     dtype: str | None = None
     shard: tuple[int, int] = (1, 1)
     allow_code_execution: bool = False
+    sandbox: Level = "namespaces"
     mask_id: int | None = None
     ignore_settings: Sequence[str] = ()
 
@@ -122,7 +126,9 @@ def evaluate(
 
 def prepare(model: str, setting: str, options: Options, say: Callable[[str], object]) -> Evaluation:
     """Everything that can go wrong goes wrong before the weights are read."""
-    check_leave(setting, options)
+    if runs_programs(setting, options):
+        check_leave(setting, options)
+        say(describe_sandbox(options.sandbox))
     if (setting == TEXT) != (options.text is not None):
         raise JaxsinkError(
             f"the setting {TEXT} and --text FILE belong together: the one says what to do with the other."
@@ -153,15 +159,19 @@ def sum_up(out: Path, setting: str, tokenizer: Tokenizer) -> dict[str, Any]:
     return results
 
 
+def runs_programs(setting: str, options: Options) -> bool:
+    """Answers are programs, and are asked for."""
+    return setting not in (TASK, TEXT) and not options.gold and get_setting(setting).runs_programs
+
+
 def check_leave(setting: str, options: Options) -> None:
-    """A setting whose answers are programs needs leave to run them."""
-    if setting in (TASK, TEXT) or options.allow_code_execution or options.gold:
-        return
-    if get_setting(setting).benchmark != "gsm8k":
+    """Programs need leave to run, and a machine that can confine them as they are to be."""
+    if not options.allow_code_execution:
         raise JaxsinkError(
-            f"{setting} is graded by running programs that the model writes; read in jaxsink/sandbox/runner.py how "
-            "they are confined, then give --allow-code-execution."
+            f"{setting} is graded by running programs that the model writes; read in docs/sandbox.md how they are "
+            "confined, then give --allow-code-execution."
         )
+    check_sandbox(options.sandbox)
 
 
 def choose_place(mesh: str | None, count: int | None) -> tuple[Sequence[Any] | None, Mesh | None]:
@@ -188,7 +198,7 @@ def choose_exam(model: str, setting: str, config: ModelConfig, options: Options)
     known = get_setting(setting)
     examples, train = benchmark_questions(known, options.data_file, options.train_file, options.data_dir)
     asked = [examples[number] for number in chosen(len(examples))]
-    return benchmark_exam(known, asked, tokenizer, config, train, options.allow_code_execution)
+    return benchmark_exam(known, asked, tokenizer, config, train, options.allow_code_execution, options.sandbox)
 
 
 def benchmark_questions(

@@ -19,6 +19,7 @@ from jaxsink.evals.settings import EvalSetting
 COUNTED_WITH = "SmolLM2's tokenizer"
 POINTS = (0, 1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)  # per cent of the questions
 _LLADA_GSM8K = (1489, 1493, 1499, 1503, 1508, 1513, 1519, 1524, 1530, 1536, 1544, 1558, 1570, 1597, 1654)
+_FAST_DLLM_GSM8K = (60, 64, 70, 74, 79, 84, 90, 95, 101, 107, 115, 129, 141, 168, 225)
 _LLADA_HUMANEVAL = (57, 61, 76, 91, 106, 120, 132, 140, 158, 174, 190, 250, 293, 336, 413)
 QUANTILES: dict[str, tuple[int, ...]] = {
     "llada-8b-instruct/gsm8k/study": _LLADA_GSM8K,
@@ -49,6 +50,27 @@ QUANTILES: dict[str, tuple[int, ...]] = {
     ),
     "smollm2-135m-instruct/humaneval/small": (
         141, 149, 179, 209, 239, 267, 291, 307, 343, 375, 407, 527, 613, 699, 853,
+    ),
+    "fast-dllm-v2-7b/gsm8k/published": _FAST_DLLM_GSM8K,
+    "fast-dllm-v2-7b/gsm8k/parallel": _FAST_DLLM_GSM8K,
+    "fast-dllm-v2-1.5b/gsm8k/published": _FAST_DLLM_GSM8K,
+    "nemotron-labs-diffusion-8b/gsm8k/published": (
+        28, 32, 38, 42, 47, 52, 58, 63, 69, 75, 83, 97, 109, 136, 193,
+    ),
+    "nemotron-labs-diffusion-8b/gsm8k/speculation": (
+        28, 32, 38, 42, 47, 52, 58, 63, 69, 75, 83, 97, 109, 136, 193,
+    ),
+    "qwen3-0.6b-diffusion-bd3lm/gsm8k/published": (
+        37, 41, 47, 51, 56, 61, 67, 72, 78, 84, 92, 106, 118, 145, 202,
+    ),
+    "qwen3-0.6b-diffusion-mdlm/gsm8k/published": (
+        544, 622, 685, 719, 769, 806, 843, 874, 907, 944, 987, 1050, 1115, 1225, 1427,
+    ),
+    "qwen3-0.6b-diffusion-mdlm/humaneval/published": (
+        120, 128, 158, 188, 218, 246, 270, 286, 322, 354, 386, 506, 592, 678, 832,
+    ),
+    "qwen3-0.6b-diffusion-bd3lm/humaneval/published": (
+        120, 128, 158, 188, 218, 246, 270, 286, 322, 354, 386, 506, 592, 678, 832,
     ),
 }  # fmt: skip
 

@@ -27,6 +27,16 @@ if TYPE_CHECKING:
     from jaxsink.sampling.base import Sampler
 
 Option = int | float | bool | str | None
+DECODERS = {
+    "llada": "LLaDASampler",
+    "dream": "DreamSampler",
+    "autoregressive": "ARSampler",
+    "nemotron": "NemotronSampler",
+    "speculative": "SpeculativeSampler",
+    "mdlm": "MDLMSampler",
+    "bd3lm": "BD3LMSampler",
+    "fast_dllm": "FastDLLMv2Sampler",
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class EvalSetting:
     basis: str
     template: str | None
     question: str
-    decoder: Literal["llada", "dream", "autoregressive"]
+    decoder: Literal["llada", "dream", "autoregressive", "nemotron", "speculative", "mdlm", "bd3lm", "fast_dllm"]
     options: tuple[tuple[str, Option], ...]
     preface: str = ""
     opening: str = ""
@@ -77,10 +87,15 @@ class EvalSetting:
     reported: float | None = None
 
     @property
+    def runs_programs(self) -> bool:
+        """Answers are programs, which are run to grade them."""
+        return self.benchmark != "gsm8k"
+
+    @property
     def sampler_kind(self) -> type[Sampler]:
         from jaxsink.sampling.registry import SAMPLERS  # JAX, which settings alone do not need
 
-        return SAMPLERS[{"llada": "LLaDASampler", "dream": "DreamSampler", "autoregressive": "ARSampler"}[self.decoder]]
+        return SAMPLERS[DECODERS[self.decoder]]
 
     def sampler(self) -> Sampler:
         """The sampler of jaxsink that decodes so."""
@@ -119,6 +134,15 @@ def _dream(length: int) -> tuple[tuple[str, Option], ...]:
 
 def _greedy(length: int) -> tuple[tuple[str, Option], ...]:
     return (("max_new_tokens", length), ("temperature", 0.0), ("stop_at_eos", True))
+
+
+def _dllm(length: int, block: int) -> tuple[tuple[str, Option], ...]:
+    return (("max_new_tokens", length), ("steps", length), ("block_size", block), ("cfg_scale", 0.0))
+
+
+def _fast_dllm(length: int, small_block: int, threshold: float) -> tuple[tuple[str, Option], ...]:
+    options = {"max_new_tokens": length, "block_size": 32, "small_block_size": small_block, "threshold": threshold}
+    return tuple(options.items())
 
 
 _COMPLETE_FUNCTION = "Here is the completed function:\n```python\n{question}\n"
@@ -170,6 +194,41 @@ _LLAMA_HUMANEVAL = EvalSetting(
     stops=HUMANEVAL_STOPS,
     form="opened block",
     reported=float(TABLE1["llama-3.1-8b-instruct/humaneval/study"][0]),
+)
+_NEMOTRON_GSM8K = EvalSetting(
+    name="nemotron-labs-diffusion-8b/gsm8k/published",
+    model="Nemotron-Labs-Diffusion-8B",
+    benchmark="gsm8k",
+    basis="Nvidia's public script: blocks of 8, threshold 0.9, 512 tokens, greedy; our choice: lm-eval's question, as text",
+    template=None,
+    question=_LM_EVAL_QUESTION,
+    decoder="nemotron",
+    options=(("max_new_tokens", 512), ("block_length", 8), ("threshold", 0.9)),
+    stops=_LM_EVAL_STOPS,
+)
+_A2D_GSM8K = EvalSetting(
+    name="qwen3-0.6b-diffusion-bd3lm/gsm8k/published",
+    model="Qwen3-0.6B-diffusion-bd3lm",
+    benchmark="gsm8k",
+    basis="dllm's script: lm-eval's gsm8k_cot, zero-shot chat, 256 tokens in 256 steps, blocks of 32",
+    template="qwen3",
+    question="Q: {question}\nA:",
+    decoder="bd3lm",
+    options=_dllm(256, 32),
+    stops=("Q:", "</s>", "<|im_end|>"),
+    wording="the answer is",
+)
+_FAST_DLLM_GSM8K = EvalSetting(
+    name="fast-dllm-v2-7b/gsm8k/published",
+    model="Fast-dLLM-v2-7B",
+    benchmark="gsm8k",
+    basis="Fast-dLLM's evaluation script: zero-shot chat, threshold 1, one small block per block, 2048 tokens; our choice: "
+    "lm-eval's question",
+    template="qwen2.5",
+    question=_LM_EVAL_QUESTION,
+    decoder="fast_dllm",
+    options=_fast_dllm(2048, 32, 1.0),
+    stops=_LM_EVAL_STOPS,
 )
 _ALL = (
     _LLADA_GSM8K,
@@ -284,6 +343,45 @@ _ALL = (
         options=_greedy(256),
         reported=None,
     ),
+    _NEMOTRON_GSM8K,
+    replace(
+        _NEMOTRON_GSM8K,
+        name="nemotron-labs-diffusion-8b/gsm8k/speculation",
+        basis="Nvidia's public script: linear speculation, blocks of 32, 512 tokens; ours: lm-eval's question, as text",
+        decoder="speculative",
+        options=(("max_new_tokens", 512), ("block_length", 32), ("threshold", 0.0)),
+    ),
+    _A2D_GSM8K,
+    replace(
+        _A2D_GSM8K,
+        name="qwen3-0.6b-diffusion-mdlm/gsm8k/published",
+        model="Qwen3-0.6B-diffusion-mdlm",
+        basis="dllm's script: lm-eval's gsm8k_cot, 5-shot chat, 256 tokens in 256 steps, one block; ours: the shots",
+        decoder="mdlm",
+        options=_dllm(256, 256),
+        shots=Shots(drawn=5, wording="the answer is"),
+    ),
+    *(
+        replace(
+            _LLAMA_HUMANEVAL,
+            name=f"qwen3-0.6b-diffusion-{kind}/humaneval/published",
+            model=f"Qwen3-0.6B-diffusion-{kind}",
+            basis=f"dllm's script: lm-eval's humaneval_instruct, 256 tokens in 256 steps, blocks of {block}",
+            template="qwen3",
+            decoder=kind,
+            options=_dllm(256, block),
+            reported=None,
+        )
+        for kind, block in (("mdlm", 256), ("bd3lm", 32))
+    ),
+    _FAST_DLLM_GSM8K,
+    replace(
+        _FAST_DLLM_GSM8K,
+        name="fast-dllm-v2-7b/gsm8k/parallel",
+        basis="Fast-dLLM's evaluation defaults: zero-shot chat, threshold 0.9, 2048 tokens; our choice: lm-eval's question",
+        options=_fast_dllm(2048, 32, 0.9),
+    ),
+    replace(_FAST_DLLM_GSM8K, name="fast-dllm-v2-1.5b/gsm8k/published", model="Fast-dLLM-v2-1.5B"),
 )
 SETTINGS: Mapping[str, EvalSetting] = {setting.name: setting for setting in _ALL}
 

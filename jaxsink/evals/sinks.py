@@ -57,11 +57,13 @@ class SinkCounter:
     recorded_steps: np.ndarray  # i32[T]
     mask_id: int | None  # None: autoregressive
     heads_per_layer: int
+    commits: np.ndarray | None = None  # i32[steps,B,S], where the sampler edits what it wrote
 
     @classmethod
     def of(cls, out: Generation, mask_id: int | None, heads: int) -> SinkCounter:
         arrays = (out.record, out.tokens, out.committed_at, out.mask, out.steps, out.recorded_steps)
-        return cls(*map(np.asarray, arrays), None if out.autoregressive else mask_id, heads)  # pyright: ignore
+        commits = None if out.commits is None else np.asarray(out.commits)
+        return cls(*map(np.asarray, arrays), None if out.autoregressive else mask_id, heads, commits)  # pyright: ignore
 
     def sequence(self, number: int) -> dict[str, Any]:
         """Sinks of one answer, over all its steps, layers and heads.
@@ -70,7 +72,9 @@ class SinkCounter:
         tokens: by token id. places: at how many (step, position) pairs each id occurs.
         """
         one = slice(number, number + 1)
-        canvas = np.asarray(canvases(self.tokens[one], self.committed_at[one], self.recorded_steps, self.mask_id))
+        commits = None if self.commits is None else self.commits[:, one]
+        now = (self.tokens[one], self.committed_at[one], self.recorded_steps, self.mask_id, commits)
+        canvas = np.asarray(canvases(*now))
         counted = positions_that_count(canvas, self.mask[one], self.steps[one], self.recorded_steps)[:, 0]  # [T,S]
         canvas, taken = canvas[:, 0], self.recorded_steps < self.steps[number]
         found = np.where(counted[:, None], self.heads[:, :, number], 0).astype(np.int64)  # [T,L,S]

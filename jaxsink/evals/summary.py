@@ -6,18 +6,18 @@ Only questions that are finished under every condition count, because conditions
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Comparison, Named, comparisons
 from jaxsink.evals.outcomes import compared_outcomes, summed_up
 from jaxsink.evals.paper import published
-from jaxsink.evals.results import KIND, SPEED, read_results
+from jaxsink.evals.results import SPEED, read_evaluation, read_results
 from jaxsink.evals.sinks import frequent_tokens, pool
 from jaxsink.evals.statistics import (
     bootstrap,
@@ -29,8 +29,8 @@ from jaxsink.evals.statistics import (
     wilson,
 )
 from jaxsink.runs.atomic import write_json
+from jaxsink.runs.files import interpreting, read_json
 from jaxsink.runs.lines import read_lines
-from jaxsink.runs.run import read_manifest
 
 FILE = "results.json"
 Answers = list[dict[str, Any]]  # of one condition, in order of question
@@ -38,7 +38,14 @@ Answers = list[dict[str, Any]]  # of one condition, in order of question
 
 def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
     """Sum up all shards, write results.json, and return what it says; `name_of` gives a token id's text."""
-    manifest = read_manifest(folder, KIND)
+    with interpreting(folder):
+        results = summed(folder, read_evaluation(folder), name_of)
+    write_json(folder / FILE, results)
+    return results
+
+
+def summed(folder: Path, manifest: JsonObject, name_of: Callable[[int], str]) -> dict[str, Any]:
+    """What results.json is to say."""
     known = {one.name: one for one in Named.all_of(manifest)}
     by_condition, total = finished(folder, list(manifest["conditions"]))
     count = len(next(iter(by_condition.values())))
@@ -71,7 +78,6 @@ def summarise(folder: Path, name_of: Callable[[int], str]) -> dict[str, Any]:
                 results["sinks"][label] = sinks(answers, name_of)
         test = compared_likelihoods if gold else compared
         results["tests"] = [test(pair, by_condition) for pair in comparisons(list(known.values()))]
-    write_json(folder / FILE, results)
     return results
 
 
@@ -81,7 +87,7 @@ def finished(folder: Path, labels: list[str]) -> tuple[dict[str, Answers], int]:
     indices = sorted({index for index, _ in found})
     complete = [index for index in indices if all((index, label) in found for label in labels)]
     by_condition = {label: [found[index, label] for index in complete] for label in labels}
-    return by_condition, read_manifest(folder, KIND)["exam"]["questions"]
+    return by_condition, read_evaluation(folder)["exam"]["questions"]
 
 
 def accuracies(answers: Answers) -> dict[str, Any]:
@@ -122,14 +128,12 @@ def against_published(line: Mapping[str, Any], manifest: Mapping[str, Any], comp
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """What `summarise` wrote last, if it is of all answers that are there."""
-    manifest = read_manifest(folder, KIND)
-    try:
-        results = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        results = {}
-    there = len(next(iter(finished(folder, list(manifest["conditions"]))[0].values())))
-    whole = {"finished", "subject", "tests", "gold"} <= set(results)
-    whole = whole and (results["gold"] or all("outcomes" in line for line in results["conditions"]))
+    manifest = read_evaluation(folder)
+    results = read_json(folder / FILE) if (folder / FILE).exists() else {}
+    with interpreting(folder):
+        there = len(next(iter(finished(folder, list(manifest["conditions"]))[0].values())))
+        whole = {"finished", "subject", "tests", "gold"} <= set(results)
+        whole = whole and (results["gold"] or all("outcomes" in line for line in results["conditions"]))
     if not whole or results["finished"] != there:
         raise JaxsinkError(
             f"{folder} has answers that are not summed up; do so with `jaxsink evaluate MODEL {manifest['exam']['name']} "

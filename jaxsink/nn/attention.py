@@ -81,15 +81,19 @@ class Attention(nnx.Module):
         hidden: Float[Array, "B Q E"],
         slot: Slot | None = None,
         sink: ExtraSink | None = None,
+        gate: Float[Array, "#B 1 E"] | None = None,
     ) -> Attended:
-        """x: `hidden`, what enters the layer, after its norm."""
+        """x: `hidden`, what enters the layer, after its norm. gate: factors on what attention adds."""
         q, k, v = self.project(x, context.rope)
         if slot is not None:
             k, v, slot = slot.write(k, v)
         output = self.o.matrix().reshape(-1, self.config.heads, self.config.head_dim)
+        if gate is not None:
+            output = gate[:, 0, :, None, None] * output if len(gate) > 1 else gate[0, 0, :, None, None] * output
         heads, record = attend(Tap(context, q, k, v, hidden, sink, output))
         record |= read_vectors(context, "values", heads)
-        return Attended(self.output(context.wanted(heads)), slot, record)
+        added = self.output(context.wanted(heads))
+        return Attended(added if gate is None else gate * added, slot, record)
 
     def project(
         self, x: Float[Array, "B Q E"], rope: RopeTable | None
@@ -102,7 +106,7 @@ class Attention(nnx.Module):
             return y if norm is None else norm(y)
 
         q, k, v = heads(self.q(x), self.q_norm), heads(self.k(x), self.k_norm), heads(self.v(x), None)
-        return (q, k, v) if rope is None else (rope.rotate(q), rope.rotate(k), v)
+        return (q, k, v) if rope is None else (rope.rotate_query(q), rope.rotate(k), v)
 
     def output(self, heads: Float[Array, "B Q H D"]) -> Float[Array, "B Q E"]:
         return self.o(heads.reshape(*heads.shape[:2], -1))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.display import describe
@@ -42,7 +42,8 @@ class Keys(NamedTuple):
 class Batch(NamedTuple):
     """Sequences of one padded length.
 
-    With a cache only `queries` tokens from position `start` on run, on the keys and values of all others.
+    With a cache only `queries` tokens from position `start` on run, on the keys and values of all others. Sequences may
+    start at positions of their own, and some of their tokens may only fill the number up (`runs`).
     """
 
     tokens: Int[Array, "B S"]
@@ -50,13 +51,16 @@ class Batch(NamedTuple):
     kind: Int[Array, "B S"]  # MASKED, UNMASKED or PROMPT
     counted: Bool[Array, "B S"]  # True = recorders count it: a real token of an unfinished sequence
     visible: Bool[Array, "B Q S"] | None = None  # (query, key) pairs, on top of the family's own pattern
+    limit: Int[Array, "B S"] | None = None  # each query sees keys before this position only, on top of the pattern
     hidden_from: Bool[Array, "B S"] | None = None  # the queries that lose what is dropped; None = all
     outputs: Int[Array, "B W"] | None = None  # the queries whose hidden states and logits are wanted; None = all
     token_position: Int[Array, "B S"] | None = (
         None  # where tokens stand for the model; None = counted from the first real one
     )
-    start: Int[Array, ""] | int = 0
+    time: Float[Array, " B"] | None = None  # what a model is told of the noise level; None = the share of masks
+    start: Int[Array, ""] | Int[Array, " B"] | int = 0
     queries: int | None = None
+    runs: Bool[Array, "B S"] | None = None  # tokens that write keys and values, and that recorders count; None = all
 
     @classmethod
     def make(
@@ -78,7 +82,17 @@ class Batch(NamedTuple):
 
     def of_queries(self, x: Shaped[Array, "B S"]) -> Shaped[Array, "B Q"]:
         """The part of x that belongs to the tokens that run."""
-        return x if self.queries is None else lax.dynamic_slice_in_dim(x, self.start, self.queries, axis=1)
+        if self.queries is None:
+            return x
+        if jnp.ndim(self.start) == 0:
+            return lax.dynamic_slice_in_dim(x, self.start, self.queries, axis=1)
+        return jnp.take_along_axis(x, self.position, axis=1)
+
+    @property
+    def position(self) -> Int[Array, "*B Q"]:
+        """Of the tokens that run, in the padded sequence."""
+        length = self.tokens.shape[1] if self.queries is None else self.queries
+        return jnp.asarray(self.start)[..., None] + jnp.arange(length)
 
     def __repr__(self) -> str:
         return describe(self, self._fields)
@@ -89,6 +103,9 @@ class Execution(NamedTuple):
 
     backend: str = "naive"  # of the attention, see nn/attention.py
     mesh: Mesh | None = None  # where the model lies
+    whole_stacks: bool = (
+        False  # experts are read where they are stacked, layer by layer, without copies; not for gradients
+    )
 
 
 def token_kinds(config: ModelConfig, tokens: Int[Array, "B S"], prompt: Bool[Array, "B S"] | None) -> Int[Array, "B S"]:

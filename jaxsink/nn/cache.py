@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import DTypeLike
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.display import describe
@@ -40,12 +40,17 @@ class Cache(NamedTuple):
     def length(self) -> int:
         return jax.tree.leaves(self.k)[0].shape[-2]
 
-    def slot(self, layer: Int[Array, ""] | int, start: Int[Array, ""] | int) -> Slot:
+    def slot(
+        self,
+        layer: Int[Array, ""] | int,
+        start: Int[Array, ""] | Int[Array, " B"] | int,
+        runs: Bool[Array, "B Q"] | None = None,
+    ) -> Slot:
         """The layer's part; of unrolled layers the index is a number."""
         if isinstance(self.k, tuple) or isinstance(self.v, tuple):
             assert isinstance(layer, int)
-            return Slot(self.k[layer], self.v[layer], None, start)
-        return Slot(self.k, self.v, jnp.asarray(layer), start)
+            return Slot(self.k[layer], self.v[layer], None, start, runs)
+        return Slot(self.k, self.v, jnp.asarray(layer), start, runs)
 
     def put(self, slot: Slot, layer: Int[Array, ""] | int) -> Cache:
         """With a slot that its layer has written into."""
@@ -65,7 +70,8 @@ class Slot(NamedTuple):
     k: Float[Array, "*L B K S D"]
     v: Float[Array, "*L B K S D"]
     layer: Int[Array, ""] | None  # its index in `k` and `v`; None = they are this layer's own
-    start: Int[Array, ""] | int
+    start: Int[Array, ""] | Int[Array, " B"] | int  # for all sequences, or each its own
+    runs: Bool[Array, "B Q"] | None = None  # the tokens that are written; None = all
 
     def write(
         self, k: Float[Array, "B Q K D"], v: Float[Array, "B Q K D"]
@@ -77,8 +83,21 @@ class Slot(NamedTuple):
 
     def _written(self, half: Array, new: Float[Array, "B Q K D"]) -> tuple[Array, Float[Array, "B S K D"]]:
         new = heads_first(new)
+        if self.runs is not None or jnp.ndim(self.start) == 1:
+            return self._scattered(half, new)
         if self.layer is None:
             half = lax.dynamic_update_slice(half, new, (0, 0, self.start, 0))
             return half, heads_first(half)
         half = lax.dynamic_update_slice(half, new[None], (self.layer, 0, 0, self.start, 0))
         return half, heads_first(half[self.layer])
+
+    def _scattered(self, half: Array, new: Float[Array, "B K Q D"]) -> tuple[Array, Float[Array, "B S K D"]]:
+        """Each sequence from its own position on, and only the tokens that are to be written."""
+        batch, heads, queries, _ = new.shape
+        position = jnp.broadcast_to(jnp.asarray(self.start)[..., None] + jnp.arange(queries), (batch, queries))
+        if self.runs is not None:
+            position = jnp.where(self.runs, position, half.shape[-2])  # out of range: not written
+        index = (jnp.arange(batch)[:, None, None], jnp.arange(heads)[:, None], position[:, None])
+        layer = () if self.layer is None else (self.layer,)
+        half = half.at[(*layer, *index)].set(new, mode="drop")
+        return half, heads_first(half if self.layer is None else half[self.layer])

@@ -13,11 +13,65 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from jaxsink.checks import Range, above, at_least, built, check_fields
 from jaxsink.errors import JaxsinkError
 
-LATER = ("dense_layers", "dense_width", "rotary_dim")  # younger than the format: files without them stay as they were
+LATER = (  # younger than the format: files without them stay as they were
+    "dense_layers",
+    "dense_width",
+    "rotary_dim",
+    "query_scale_beta",
+    "query_scale_length",
+    "head_bias",
+    "time_conditioning",
+    "time_width",
+    "uniform_noise",
+)
+
+AttentionKind = Literal["bidirectional", "causal", "block_causal"]
+
+COUNT = at_least(1, 1 << 24)
+RANGES = {  # of numbers in a configuration; a field that is not here may be any number of its type
+    "layers": at_least(1, 1 << 12),
+    "width": at_least(1, 1 << 20),
+    "heads": at_least(1, 1 << 16),
+    "kv_heads": at_least(1, 1 << 16),
+    "head_dim": at_least(1, 1 << 16),
+    "mlp_width": COUNT,
+    "vocab": COUNT,
+    "block_length": COUNT,
+    "window": at_least(1, 1 << 31),
+    "norm_eps": at_least(0, 1),
+    "dense_layers": at_least(0),
+    "dense_width": COUNT,
+    "max_positions": at_least(1, 1 << 31),
+    "rope_theta": above(0, 1e18),
+    "rotary_dim": at_least(1, 1 << 16),
+    "text_vocab": COUNT,
+    "query_scale_beta": above(0, 1e9),
+    "query_scale_length": at_least(1, 1 << 31),
+    "time_width": COUNT,
+    "uniform_noise": Range(0, 1, frozenset({1})),
+}
+ROPE_RANGES = {
+    "factor": above(0, 1e9),
+    "original_length": at_least(0, 1 << 31),
+    "low_freq_factor": above(0, 1e9),
+    "high_freq_factor": above(0, 1e9),
+    "beta_fast": above(0, 1e9),
+    "beta_slow": above(0, 1e9),
+    "attention_factor": above(0, 1e9),
+}
+EXPERT_RANGES = {
+    "count": at_least(1, 1 << 16),
+    "per_token": at_least(1, 1 << 16),
+    "groups": at_least(1, 1 << 16),
+    "groups_kept": at_least(1, 1 << 16),
+    "scale": above(0, 1e9),
+    "shared_width": COUNT,
+}
 
 
 @dataclass(frozen=True)
@@ -33,14 +87,46 @@ class RopeScaling:
     beta_slow: float = 1.0
     attention_factor: float | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self, "config: rope_scaling", ROPE_RANGES)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Experts:
-    """A mixture-of-experts mlp: softmax routing in float32, the best `per_token` of `count` experts."""
+    """A mixture-of-experts mlp: scores in float32, the best `per_token` of `count` experts (nn/experts.py)."""
 
     count: int
     per_token: int
-    renormalise: bool = False
+    renormalise: bool = False  # the weights of a token's experts add up to 1
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    bias: Literal["choice", "weight"] | None = None  # a number per expert, added to scores to choose, or to weigh too
+    groups: int = 1  # experts lie in so many groups; those with the highest sum of their two best scores …
+    groups_kept: int = 1  # … are chosen from, so many of them
+    scale: float = 1.0  # a factor on what the chosen experts give together
+    shared_width: int | None = None  # beside them an mlp of this width that all tokens go through
+
+    def __repr__(self) -> str:
+        """As a call; what is younger than the format is left out where it says nothing, as in `ModelConfig`."""
+        return f"Experts({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = dataclasses.fields(self)[3:]
+        first = {"count": self.count, "per_token": self.per_token, "renormalise": self.renormalise}
+        return first | {f.name: getattr(self, f.name) for f in fields if getattr(self, f.name) != f.default}
+
+    def __post_init__(self) -> None:
+        check_fields(self, "config: experts", EXPERT_RANGES)
+
+    def check(self) -> None:
+        """Do the numbers fit each other?"""
+        if self.per_token > self.count:
+            raise JaxsinkError(f"config: cannot route to {self.per_token} of {self.count} experts.")
+        kept, groups = self.groups_kept, self.groups
+        fits = kept <= groups and self.count % groups == 0 and self.per_token <= self.count // groups * kept
+        if not fits or (groups > 1 and self.count // groups < 2):
+            raise JaxsinkError(
+                f"config: {self.per_token} of {self.count} experts cannot be chosen from {kept} of {groups} groups."
+            )
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,13 +142,13 @@ class ModelConfig:
     mlp_width: int
     vocab: int
 
-    attention: Literal["bidirectional", "causal", "block_causal"] = "causal"
+    attention: AttentionKind = "causal"
     block_length: int | None = None  # block_causal: tokens see their own block and the blocks before it
     window: int | None = None  # sliding window: a query sees itself and the window - 1 keys before it
     window_layers: tuple[bool, ...] | None = None  # layers that use the window; None = all of them
     shift_logits: bool = False  # Dream: the logits at position i predict token i + 1, but tokens are unmasked in place
 
-    norm: Literal["rms", "layer"] = "rms"
+    norm: Literal["rms", "layer", "layer_weight"] = "rms"  # layer_weight: LayerNorm without a bias
     norm_eps: float = 1e-5
     qk_norm: bool = False  # RMSNorm over each head of q and k
     mlp: Literal["gated", "plain"] = "gated"
@@ -74,12 +160,17 @@ class ModelConfig:
     out_bias: bool = False
     mlp_bias: bool = False
     tied: bool = False  # the head is the embedding
+    head_bias: bool = False
+    time_conditioning: Literal["constant", "level", "total"] | None = None  # adaLN, see nn/conditioning.py: by 0, by …
+    time_width: int | None = None  # … the noise level t, or by -log(1 - t); and the size of the vector that tells it
 
     positions: Literal["rope", "learned"] = "rope"
     max_positions: int = 4096
     rope_theta: float = 10000.0
     rope_scaling: RopeScaling | None = None
     rotary_dim: int | None = None  # so many numbers of each head turn, the first ones; None = all
+    query_scale_beta: float | None = None  # queries grow with their token position: 1 + beta ln(1 + position // …
+    query_scale_length: int | None = None  # … length)
     skip_gaps: bool = True  # positions count real tokens only; LLaDA counts every slot from the first real token on
 
     extra_sink: bool = False  # one token more that all see, that sees only itself, one place before the first token
@@ -90,11 +181,10 @@ class ModelConfig:
     pad_id: int | None = None
     eot_id: int | None = None
     text_vocab: int | None = None  # MMaDA: rows from here on are image codes, never text
+    uniform_noise: float = 0.0  # GIDD: the share of tokens that are random ones, not masks, at t = 1/2
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp_width", "vocab", "max_positions"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise JaxsinkError(f"config: {name} must be a positive whole number, not {getattr(self, name)!r}.")
+        check_fields(self, "config", RANGES)
         if self.heads % self.kv_heads:
             raise JaxsinkError(f"config: {self.heads} heads cannot share {self.kv_heads} kv heads evenly.")
         if self.positions == "rope" and self.head_dim % 2:
@@ -107,21 +197,41 @@ class ModelConfig:
             raise JaxsinkError("config: window_layers says which layers use the window; give the window too.")
         if self.experts is not None and (self.mlp != "gated" or self.mlp_bias):
             raise JaxsinkError("config: experts are gated and have no biases, so mlp='gated' and mlp_bias=False.")
+        if self.experts is not None:
+            self.experts.check()
         if not 0 <= self.dense_layers < self.layers or (self.dense_layers and self.experts is None):
             raise JaxsinkError(
                 f"config: dense_layers {self.dense_layers} must leave some of the {self.layers} layers to experts."
             )
-        if self.dense_width is not None and (self.dense_width < 1 or not self.dense_layers):
+        if self.dense_width is not None and not self.dense_layers:
             raise JaxsinkError("config: dense_width is the mlp width of dense_layers, a positive whole number.")
         turning = self.rotary_dim
-        if turning is not None and (self.positions != "rope" or turning % 2 or not 0 < turning <= self.head_dim):
+        if turning is not None and (self.positions != "rope" or turning % 2 or turning > self.head_dim):
             raise JaxsinkError(f"config: rotary_dim must be even and at most the head size, not {turning}.")
-        if self.experts and not 0 < self.experts.per_token <= self.experts.count:
-            raise JaxsinkError(f"config: cannot route to {self.experts.per_token} of {self.experts.count} experts.")
+        scale = (self.query_scale_beta, self.query_scale_length)
+        if scale != (None, None) and (None in scale or self.positions != "rope"):
+            raise JaxsinkError(
+                "config: query_scale_beta and query_scale_length go together, and need rotary positions."
+            )
+        if self.text_vocab is not None and self.text_vocab > self.vocab:
+            raise JaxsinkError(
+                f"config: text_vocab {self.text_vocab} is more than the vocabulary of {self.vocab} rows."
+            )
+        self._check_conditioning()
         for name in ("mask_id", "bos_id", "pad_id", "eot_id"):
             self._check_id(name, getattr(self, name))
         for eos in self.eos_ids:
             self._check_id("eos_ids", eos)
+
+    def _check_conditioning(self) -> None:
+        if (self.time_conditioning is None) != (self.time_width is None):
+            raise JaxsinkError(
+                "config: time_width is the size of the vector of time_conditioning; give both or neither."
+            )
+        if self.time_conditioning is not None and self.extra_sink:
+            raise JaxsinkError("config: extra_sink is not made for models with time_conditioning.")
+        if self.head_bias and self.tied:
+            raise JaxsinkError("config: head_bias needs a head of its own, so tied=False.")
 
     def _check_id(self, name: str, value: int | None) -> None:
         if value is not None and not 0 <= value < self.vocab:
@@ -129,7 +239,25 @@ class ModelConfig:
 
     @property
     def is_diffusion(self) -> bool:
-        return self.mask_id is not None
+        """It fills masks. Under causal attention nothing right of a mask is seen: such a model writes token by token, with a
+        mask token or without."""
+        return self.mask_id is not None and self.attention != "causal"
+
+    def with_attention(self, attention: str | None, block_length: int | None = None) -> ModelConfig:
+        """The same model under another attention pattern; None = its own. Nothing else changes, `mask_id` and
+        `shift_logits` included: what the weights were trained to predict stays what it was."""
+        if attention is None:
+            if block_length not in (None, self.block_length):
+                raise JaxsinkError("block_length belongs to attention='block_causal'; give attention too.")
+            return self
+        if attention not in get_args(AttentionKind):
+            known = ", ".join(map(repr, get_args(AttentionKind)))
+            raise JaxsinkError(f"attention must be one of {known}, or None for the model's own, not {attention!r}.")
+        if attention == "block_causal":
+            block_length = block_length or self.block_length
+        if (attention == "block_causal") != (block_length is not None) or (block_length or 1) < 1:
+            raise JaxsinkError("block_length belongs to attention='block_causal', and is needed there, 1 or more.")
+        return self.replace(attention=attention, block_length=block_length)
 
     @property
     def segments(self) -> tuple[ModelConfig, ...]:
@@ -171,19 +299,10 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy; `from_dict` reads it back. Fields of `LATER` are left out where they say nothing."""
-        return {key: value for key, value in dataclasses.asdict(self).items() if value or key not in LATER}
+        values = {key: value for key, value in dataclasses.asdict(self).items() if value or key not in LATER}
+        return values if self.experts is None else values | {"experts": self.experts.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
-        values = dict(values)
-        unknown = set(values) - {field.name for field in dataclasses.fields(cls)}
-        if unknown:
-            raise JaxsinkError(f"config: unknown field {sorted(unknown)[0]!r}; this file may need a newer jaxsink.")
-        if values.get("rope_scaling") is not None:
-            values["rope_scaling"] = RopeScaling(**values["rope_scaling"])
-        if values.get("experts") is not None:
-            values["experts"] = Experts(**values["experts"])
-        for name in ("eos_ids", "window_layers"):
-            if values.get(name) is not None:
-                values[name] = tuple(values[name])
-        return cls(**values)
+    def from_dict(cls, values: object) -> ModelConfig:
+        """What `to_dict` wrote, checked before anything is made of it."""
+        return built(cls, values, "config")

@@ -1,7 +1,8 @@
 """LayerContext: what a layer works with besides its weights and its input. A tap contains it.
 
 **What a query sees.** The real keys that the family's pattern allows (all, causal, sliding window, blocks), and that a
-caller's own `visible` allows. What is dropped comes on top (nn/softmax.py), for all queries or for some.
+sampler's `limit` (keys before a position) and a caller's own `visible` allow. What is dropped comes on top (nn/softmax.py),
+for all queries or for some.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ class Queries(NamedTuple):
     """The tokens that run: all of them, or with a cache a part of the sequence."""
 
     counted: Bool[Array, "B Q"]  # True = real token of a sequence that counts
-    position: Int[Array, " Q"]  # in the padded sequence
+    position: Int[Array, "*B Q"]  # in the padded sequence; with an axis B if sequences start at positions of their own
     kind: Int[Array, "B Q"]  # MASKED, UNMASKED or PROMPT
     token_position: Int[Array, "B Q"]  # counted from the first real token
     hidden_from: Bool[Array, "B Q"] | None = None  # those that lose what is dropped; None = all
+    limit: Int[Array, "B Q"] | None = None  # the first position that they do not see any more; None = no such limit
 
     def map(self, change: OnQueries) -> Queries:
         return Queries(
             counted=change(self.counted, 1),
-            position=change(self.position, 0),
+            position=change(self.position, self.position.ndim - 1),
             kind=change(self.kind, 1),
             token_position=change(self.token_position, 1),
             hidden_from=None if self.hidden_from is None else change(self.hidden_from, 1),
+            limit=None if self.limit is None else change(self.limit, 1),
         )
 
 
@@ -58,7 +61,9 @@ class Visibility:
 
     def seen(self, queries: Queries) -> Bool[Array, "B 1 _ S"]:
         seen = self.real[:, None, None, :]
-        distance = queries.position[:, None] - jnp.arange(self.real.shape[1])[None, :]
+        distance = queries.position[..., None] - jnp.arange(self.real.shape[1])
+        if distance.ndim == 3:
+            distance = distance[:, None]
         if self.causal:
             seen = seen & (distance >= 0)
         if self.window is not None:
@@ -67,6 +72,8 @@ class Visibility:
         if self.block is not None:
             of_key, of_query = self.token_position // self.block, queries.token_position // self.block
             seen = seen & (of_key[:, None, None, :] <= of_query[:, None, :, None])
+        if queries.limit is not None:
+            seen = seen & (jnp.arange(self.real.shape[1]) < queries.limit[:, None, :, None])
         if self.custom is not None:
             seen = seen & self.custom[:, None]
         return seen
@@ -85,6 +92,7 @@ class LayerContext:
     layer: Int[Array, ""] | None = None
     drop: Bool[Array, "B H S"] | Float32[Array, "B H S"] | None = None  # keys to hide, or factors on attention
     outputs: Int[Array, "B W"] | None = None  # the queries that go on after attention; None = all
+    condition: Float[Array, "#B C"] | None = None  # the vector of the noise level, see nn/conditioning.py
     recorders: tuple[Recorder, ...] = field(default=(), metadata=STATIC)
     execution: Execution = field(default_factory=Execution, metadata=STATIC)
 
@@ -96,14 +104,13 @@ class LayerContext:
         token_position, of_queries = batch.token_position, batch.of_queries
         if token_position is None:
             token_position = token_positions(config, batch.mask)
-        length = batch.tokens.shape[1] if batch.queries is None else batch.queries
-        position = batch.start + jnp.arange(length)
         queries = Queries(
-            of_queries(batch.counted),
-            position,
+            of_queries(batch.counted if batch.runs is None else batch.counted & batch.runs),
+            batch.position,
             of_queries(batch.kind),
             of_queries(token_position),
             None if batch.hidden_from is None else of_queries(batch.hidden_from),
+            None if batch.limit is None else of_queries(batch.limit),
         )
         visibility = Visibility(
             real=batch.mask,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float32, Int, Int32, PyTree
+from jaxtyping import Bool, Float32, Int, Int32, PyTree, Shaped
 
+from jaxsink.checks import shown
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 
@@ -23,6 +23,8 @@ class ForwardInputs(NamedTuple):
     drop: Bool[Array, "L B H S"] | Float32[Array, "L B H S"] | None  # keys to hide, or factors on attention
     prompt: Bool[Array, "B S"] | None
     hidden_from: Bool[Array, "B S"] | None = None  # queries that lose what is dropped; None = all
+    positions: Int32[Array, "B S"] | None = None  # where tokens stand for the model; None = counted
+    time: Float32[Array, " B"] | None = None  # what the model is told of the noise; None = of the share of masks
 
 
 def check_inputs(
@@ -47,6 +49,8 @@ def check_inputs(
     if scale is not None:
         check_shape("scale", scale, per_head)
         factors = jnp.asarray(scale).astype("float32")
+        if not isinstance(factors, Tracer) and not bool((jnp.isfinite(factors) & (factors >= 0)).all()):
+            raise JaxsinkError("scale must hold finite factors of 0 or more: 0 hides a key, 1 leaves it alone.")
         hide = factors if hide is None else jnp.where(hide, 0.0, factors)
     given = as_bool("prompt", prompt, (batch, length))
     some = as_bool("hidden_from", hidden_from, (batch, length))
@@ -57,10 +61,10 @@ def check_inputs(
 
 
 def check_tokens(config: ModelConfig, tokens: PyTree[ArrayLike]) -> Int[Array, "B S"] | Int[np.ndarray, "B S"]:
-    shape = np.shape(tokens)
+    ids = as_numbers("tokens", tokens)
+    shape = ids.shape
     if len(shape) != 2 or 0 in shape:
         raise JaxsinkError(f"tokens must be [batch, sequence] with at least one token, not of shape {shape}.")
-    ids = tokens if isinstance(tokens, jax.Array) else np.asarray(tokens)
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise JaxsinkError(f"tokens must be whole numbers, not {ids.dtype}.")
     if not isinstance(ids, Tracer):
@@ -75,9 +79,48 @@ def check_tokens(config: ModelConfig, tokens: PyTree[ArrayLike]) -> Int[Array, "
     return ids
 
 
+def check_positions(
+    config: ModelConfig, positions: PyTree[ArrayLike], shape: tuple[int, ...]
+) -> Int32[Array, "B S"] | None:
+    if positions is None:
+        return None
+    check_shape("positions", positions, shape)
+    given = jnp.asarray(positions)
+    if not jnp.issubdtype(given.dtype, jnp.integer):
+        raise JaxsinkError(f"positions must be whole numbers, not {given.dtype}.")
+    most = config.max_positions - 1 if config.positions == "learned" else None
+    if not isinstance(given, Tracer) and (given.min() < 0 or (most is not None and given.max() > most)):
+        raise JaxsinkError(f"positions count from 0{'' if most is None else f' to {most}'}, and one of them does not.")
+    return given.astype(jnp.int32)
+
+
+def check_time(config: ModelConfig, time: PyTree[ArrayLike], batch: int) -> Float32[Array, " B"] | None:
+    if time is None:
+        return None
+    if config.time_conditioning is None:
+        raise JaxsinkError(f"a {config.family} model is told nothing of the noise level; leave time out.")
+    check_shape("time", time, (batch,))
+    given = jnp.asarray(time).astype(jnp.float32)
+    if not isinstance(given, Tracer) and not (jnp.isfinite(given) & (given >= 0)).all():
+        raise JaxsinkError("time must hold numbers from 0 on, one per sequence.")
+    return given
+
+
+def as_numbers(name: str, value: object) -> Shaped[np.ndarray, "..."] | Shaped[Array, "..."]:
+    """An array of numbers, of JAX as it is; one sentence about lists of unequal lengths, texts and the like."""
+    try:
+        array = value if isinstance(value, Array) else np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise JaxsinkError(f"{name} must be an array of numbers, not {shown(value)}.") from error
+    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool):
+        raise JaxsinkError(f"{name} must be an array of numbers, not of {array.dtype}: {shown(value)}.")
+    return array
+
+
 def check_shape(name: str, value: PyTree[ArrayLike], wanted: tuple[int, ...]) -> None:
-    if np.shape(value) != wanted:
-        raise JaxsinkError(f"{name} must have the shape {wanted}, not {np.shape(value)}.")
+    shape = as_numbers(name, value).shape
+    if shape != wanted:
+        raise JaxsinkError(f"{name} must have the shape {wanted}, not {shape}.")
 
 
 def as_bool(name: str, value: PyTree[ArrayLike], shape: tuple[int, ...]) -> Bool[Array, ...] | None:

@@ -12,10 +12,12 @@ from jaxtyping import Float, PyTree
 
 from jaxsink.nn.attention import Attention
 from jaxsink.nn.cache import Slot
+from jaxsink.nn.conditioning import Adapted, Modulation
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.context import LayerContext
+from jaxsink.nn.experts import MixtureOfExperts
 from jaxsink.nn.linear import Maker, Norm
-from jaxsink.nn.mlp import MixtureOfExperts, Mlp
+from jaxsink.nn.mlp import Mlp
 from jaxsink.nn.taps import ExtraSink, read_vectors
 
 
@@ -35,31 +37,46 @@ class LayerOutput(NamedTuple):
 
 
 class Layer(nnx.Module):
-    """Pre-norm transformer layer: x + attention(norm x), then x + mlp(norm x)."""
+    """Pre-norm transformer layer: x + attention(norm x), then x + mlp(norm x); adapted to the noise level, if it is told."""
 
     def __init__(self, make: Maker, lead: tuple[int, ...], config: ModelConfig):
         self.attention_norm = Norm(make, lead, config.width, config)
         self.attention = Attention(make, lead, config)
         self.mlp_norm = Norm(make, lead, config.width, config)
         self.mlp = (MixtureOfExperts if config.experts else Mlp)(make, lead, config)
+        self.modulation = Modulation(make, lead, config, 6) if config.time_conditioning else None
 
     def __call__(self, stream: Stream, context: LayerContext, slot: Slot | None = None) -> LayerOutput:
         x, sink, extra = stream.x, stream.sink, None
         if sink is not None:
             sink, extra = self.pass_sink(sink, context)
-        attended = self.attention(self.attention_norm(x), context, hidden=x, slot=slot, sink=extra)
+        first, second = self.adapted(context)
+        normed = first.enter(self.attention_norm(x))
+        attended = self.attention(normed, context, hidden=x, slot=slot, sink=extra, gate=first.gate)
         x = context.wanted(x) + attended.added
-        added = self.mlp(self.mlp_norm(x))
+        added = second.leave(self.widen(second.enter(self.mlp_norm(x)), context))
         x = x + added
         record = attended.record | read_vectors(context, "mlp", added) | read_vectors(context, "residual", x)
         return LayerOutput(Stream(x, sink), attended.slot, tuple(record[n] for n in range(len(context.recorders))))
+
+    def adapted(self, context: LayerContext) -> tuple[Adapted, Adapted]:
+        """How attention and the mlp change with the noise level."""
+        if self.modulation is None:
+            return Adapted(), Adapted()
+        assert context.condition is not None
+        parts = self.modulation(context.condition)
+        return Adapted(*parts[:3]), Adapted(*parts[3:])
+
+    def widen(self, normed: Float[Array, "B Q E"], context: LayerContext) -> Float[Array, "B Q E"]:
+        """What the mlp makes of the stream."""
+        return self.mlp(normed) if isinstance(self.mlp, Mlp) else self.mlp(normed, context.execution.mesh)
 
     def pass_sink(self, sink: Float[Array, "1 1 E"], context: LayerContext) -> tuple[Float[Array, "1 1 E"], ExtraSink]:
         """The extra sink's own stream after this layer, and the key and value that it shows to all queries."""
         config = self.attention.config
         _, k, v = self.attention.project(self.attention_norm(sink), context.sink_rope)
         sink = sink + self.attention.output(jnp.repeat(v, config.heads // config.kv_heads, axis=2))
-        return sink + self.mlp(self.mlp_norm(sink)), ExtraSink(k[0, 0], v[0, 0])
+        return sink + self.widen(self.mlp_norm(sink), context), ExtraSink(k[0, 0], v[0, 0])
 
     def by_head(self) -> Layer:
         """The same layer with an axis for the heads in the weights of q, k and v.

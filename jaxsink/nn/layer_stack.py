@@ -7,6 +7,7 @@ begins with dense layers and goes on with experts has two, so that no layer asks
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -17,6 +18,8 @@ from jaxtyping import Bool, Float32, Int, PyTree
 
 from jaxsink.nn.cache import Cache
 from jaxsink.nn.context import LayerContext, select
+from jaxsink.nn.expert_products import Weights
+from jaxsink.nn.experts import MixtureOfExperts
 from jaxsink.nn.layer import Layer, Stream
 from jaxsink.nn.recorder import Recorder
 
@@ -30,7 +33,8 @@ class StackInputs(NamedTuple):
 
     drop: Bool[Array, "L B H S"] | Float32[Array, "L B H S"] | None = None  # keys to hide, or factors on attention
     cache: Cache | None = None
-    start: Int[Array, ""] | int = 0  # position from which keys and values are written into the cache
+    start: Int[Array, ""] | Int[Array, " B"] | int = 0  # position from which keys and values are written into the cache
+    runs: Bool[Array, "B Q"] | None = None  # the tokens whose keys and values are written; None = all
     outputs: Int[Array, "B W"] | None = None  # the queries that are wanted after the last layer; None = all
 
 
@@ -66,13 +70,15 @@ class LayerStack(NamedTuple):
         ) -> tuple[Stream, Cache | None, Records]:
             stream, cache, _ = carry
             layer, drop, index, use_window = of_layer
-            slot = None if cache is None else cache.slot(index, given.start)
+            slot = None if cache is None else cache.slot(index, given.start, given.runs)
             out = layer(stream, context.at(index, drop, use_window, recorders), slot)
             if cache is not None and out.slot is not None:
                 cache = cache.put(out.slot, index)
             return out.stream, cache, out.record
 
-        def body(carry: Carry, of_layer: PyTree) -> tuple[Carry, Records]:
+        def body(stack: Weights | None, first: Array, carry: Carry, of_layer: PyTree) -> tuple[Carry, Records]:
+            if stack is not None:
+                of_layer[0].mlp.put_in(stack, of_layer[2] - first)
             stream, cache, values = run(carry, of_layer, everywhere + somewhere)
             kept, chosen = values[: len(everywhere)], values[len(everywhere) :]
             index = of_layer[2]
@@ -85,8 +91,12 @@ class LayerStack(NamedTuple):
             like = jax.eval_shape(lambda: run(carry, jax.tree.map(lambda x: jnp.asarray(x)[0], parts[0]), somewhere)[2])
             carry = (stream, given.cache, tuple(map(empty_slot, somewhere, like)))
         kept = []
-        for part in parts:
-            carry, values = lax.scan(body, carry, part)
+        for layers, *shared in parts:
+            stack = None
+            if context.execution.whole_stacks and isinstance(layers.mlp, MixtureOfExperts):
+                layers = jax.tree.map(lambda x: x, layers)
+                stack = layers.mlp.take_out()
+            carry, values = lax.scan(partial(body, stack, shared[1][0]), carry, (layers, *shared))
             kept.append(values)
         stream, cache, slots = carry
         by_layer = iter(kept[0] if len(kept) == 1 else jax.tree.map(lambda *xs: jnp.concatenate(xs), *kept))
@@ -117,7 +127,7 @@ class LayerStack(NamedTuple):
             outputs = given.outputs if index == last and not to_the_end else None
             drop = None if given.drop is None else given.drop[index]
             use_window = None if self.windows is None else jnp.asarray(self.windows[index])
-            slot = None if cache is None else cache.slot(index, given.start)
+            slot = None if cache is None else cache.slot(index, given.start, given.runs)
             out = layer(stream, context.at(jnp.asarray(index), drop, use_window, wanted, outputs), slot)
             stream = out.stream
             if cache is not None and out.slot is not None:

@@ -17,7 +17,8 @@ from jaxtyping import Float, Num
 
 from jaxsink.nn.config import ModelConfig
 
-# (shape, kind) -> the start value of a parameter: random for a "matrix", "ones" for norms, "zeros" for biases.
+# (shape, kind) -> the start value of a parameter: random for a "matrix", "ones" for norms, "zeros" for biases, and "exact"
+# for zeros that are float32 in every model.
 Maker = Callable[[tuple[int, ...], str], Array]
 
 
@@ -29,7 +30,7 @@ def random_maker(seed: int, dtype: DTypeLike, scale: float = 0.02) -> Maker:
         if kind == "matrix":
             key = jax.random.fold_in(jax.random.key(seed), next(keys))
             return (scale * jax.random.normal(key, shape, jnp.float32)).astype(dtype)
-        return (jnp.ones if kind == "ones" else jnp.zeros)(shape, dtype)
+        return (jnp.ones if kind == "ones" else jnp.zeros)(shape, jnp.float32 if kind == "exact" else dtype)
 
     return make
 
@@ -102,13 +103,14 @@ class Linear(nnx.Module):
 
 
 class Norm(nnx.Module):
-    """RMSNorm or LayerNorm; statistics in float32, rounded to the activation's type before the weight."""
+    """RMSNorm, or LayerNorm with or without a bias; statistics in float32, rounded to the activation's type first."""
 
     def __init__(self, make: Maker, lead: tuple[int, ...], size: int, config: ModelConfig, kind: str | None = None):
-        self.centred = (kind or config.norm) == "layer"
+        kind = kind or config.norm
+        self.centred = kind in ("layer", "layer_weight")
         self.eps = config.norm_eps
         self.weight = nnx.Param(make((*lead, size), "ones"))
-        self.bias = nnx.Param(make((*lead, size), "zeros")) if self.centred else None
+        self.bias = nnx.Param(make((*lead, size), "zeros")) if kind == "layer" else None
 
     def __call__(self, x: Float[Array, "*lead E"]) -> Float[Array, "*lead E"]:
         y = x.astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""The mlp of a layer: one for all tokens, or a mixture of experts."""
+"""The mlp of a layer that is the same for all tokens; mixtures of experts are in nn/experts.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.linear import Linear, Maker, matmul_precision
+from jaxsink.nn.linear import Linear, Maker
 
 CPU_TILE = 64  # an x86 CPU's products sum in the same order for all sizes that are multiples of this
 
@@ -58,41 +58,3 @@ class Mlp(nnx.Module):
         if self.gate is None:
             return linear(self.down, activate(up))
         return linear(self.down, activate(linear(self.gate, x)) * up)
-
-
-class MixtureOfExperts(nnx.Module):
-    """Each token goes through its best experts only: tokens sorted by expert, one ragged product per matrix."""
-
-    def __init__(self, make: Maker, lead: tuple[int, ...], config: ModelConfig):
-        assert config.experts is not None
-        self.config = config
-        count, wide, width = config.experts.count, config.mlp_width, config.width
-        self.router = Linear(make, lead, count, width)
-        self.gate = Linear(make, (*lead, count), wide, width)
-        self.up = Linear(make, (*lead, count), wide, width)
-        self.down = Linear(make, (*lead, count), width, wide)
-
-    def __call__(self, x: Float[Array, "*lead E"]) -> Float[Array, "*lead E"]:
-        experts, activate = self.config.experts, ACTIVATIONS[self.config.activation]
-        assert experts is not None
-        tokens = x.reshape(-1, x.shape[-1])
-        share = jax.nn.softmax(self.router(tokens).astype(jnp.float32), axis=-1)
-        share, chosen = lax.top_k(share, experts.per_token)
-        if experts.renormalise:
-            share = share / share.sum(axis=-1, keepdims=True)
-
-        order = jnp.argsort(chosen.reshape(-1), stable=True)
-        token_of = order // experts.per_token
-        sizes = jnp.bincount(chosen.reshape(-1), length=experts.count)
-        inputs = tokens[token_of]
-        hidden = activate(ragged(inputs, self.gate, sizes)) * ragged(inputs, self.up, sizes)
-        out = ragged(hidden, self.down, sizes) * share.reshape(-1)[order].astype(x.dtype)[:, None]
-        return jnp.zeros_like(tokens).at[token_of].add(out).reshape(x.shape)
-
-
-def ragged(x: Float[Array, "N I"], experts: Linear, sizes: Int[Array, " X"]) -> Float[Array, "N O"]:
-    """x sorted by expert, `sizes` tokens for each; every token times the matrix of its expert."""
-    dims = lax.RaggedDotDimensionNumbers(
-        dot_dimension_numbers=(([1], [2]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
-    )
-    return lax.ragged_dot_general(x, experts.weight[...], sizes.astype(jnp.int32), dims, precision=matmul_precision(x))

@@ -17,3 +17,9 @@ def named_leaves(model: PyTree) -> tuple[list[tuple[str, Array]], TreeDef]:
         return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
 
     return [(name(path), leaf) for path, leaf in leaves], treedef
+
+
+def is_exact(name: str) -> bool:
+    """Is the parameter of this name float32 in every model? Rounded to bfloat16, what is added to the scores of experts to
+    choose among them would choose others."""
+    return name.endswith("mlp.bias")

@@ -20,12 +20,12 @@ import jax
 from jax import Array
 from jaxtyping import Bool, Int, PyTree
 
+from jaxsink.checks import at_least, check_fields, check_value
 from jaxsink.errors import JaxsinkError
 
 TapName = Literal["attention", "values", "mlp", "residual"]
 Join = Literal["sum", "rows", "once", "whole"]
 TreeDef = Any  # jax.tree_util.PyTreeDef, which type checkers do not take for a type
-TAPS: tuple[TapName, ...] = ("attention", "values", "mlp", "residual")
 
 
 @runtime_checkable
@@ -66,8 +66,7 @@ class Recorder:
     of_last_query: bool = False
 
     def __post_init__(self) -> None:
-        if self.tap not in TAPS:
-            raise JaxsinkError(f"record: there is no tap {self.tap!r}; known are: {', '.join(TAPS)}.")
+        check_fields(self, "record", {"layers": at_least(0)})
 
     @property
     def name(self) -> str:
@@ -82,7 +81,7 @@ class Recorder:
 
     def at(self, layers: Sequence[int]) -> Recorder:
         """The same recorder for these layers only; the leading axis then has len(layers) entries, in that order."""
-        chosen = tuple(int(layer) for layer in layers)
+        chosen = check_value("record: layers", layers, tuple[int, ...], at_least(0))
         if not chosen:
             raise JaxsinkError("record: a recorder needs at least one layer; leave `at` out for all of them.")
         return replace(self, layers=chosen)

@@ -1,6 +1,8 @@
 """Rotary positions: angles per position, stretched for long contexts, and the rotation itself.
 
-With `ModelConfig.rotary_dim` only the first numbers of each head turn; the others carry no position.
+Models that read far beyond the length they were trained on may let queries grow with their position (`query_scale`), so that
+attention does not spread thinner and thinner. With `ModelConfig.rotary_dim` only the first numbers of each head turn; the
+others carry no position.
 """
 
 from __future__ import annotations
@@ -21,12 +23,18 @@ class RopeTable(NamedTuple):
 
     cos: Float32[Array, "B Q 1 pairs"]
     sin: Float32[Array, "B Q 1 pairs"]
+    scale: Float32[Array, "B Q 1 1"] | None = None  # of queries; None = 1
 
     @classmethod
     def make(cls, config: ModelConfig, positions: Int[Array, "B Q"]) -> RopeTable:
         frequency, factor = rope_frequencies(config)
         angle = positions.astype(jnp.float32)[..., None, None] * frequency
-        return cls(jnp.cos(angle) * factor, jnp.sin(angle) * factor)
+        return cls(jnp.cos(angle) * factor, jnp.sin(angle) * factor, query_scale(config, positions))
+
+    def rotate_query(self, x: Float[Array, "B Q H D"]) -> Float[Array, "B Q H D"]:
+        """The same, and grown with the position."""
+        rotated = self.rotate(x)
+        return rotated if self.scale is None else rotated * self.scale.astype(x.dtype)
 
     def rotate(self, x: Float[Array, "B Q heads D"]) -> Float[Array, "B Q heads D"]:
         """Half rotation in float32: pairs are (i, i + pairs). What stands after the numbers that turn stays as it is."""
@@ -36,6 +44,14 @@ class RopeTable(NamedTuple):
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         rotated = [first * self.cos - second * self.sin, second * self.cos + first * self.sin]
         return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
+
+
+def query_scale(config: ModelConfig, positions: Int[Array, "B Q"]) -> Float32[Array, "B Q 1 1"] | None:
+    """1 + beta ln(1 + position // length), by token position; None for models without it."""
+    if config.query_scale_beta is None or config.query_scale_length is None:
+        return None
+    times = (jnp.maximum(positions, 0) // config.query_scale_length).astype(jnp.float32)
+    return (1 + config.query_scale_beta * jnp.log1p(times))[..., None, None]
 
 
 def rope_frequencies(config: ModelConfig) -> tuple[Float32[np.ndarray, " pairs"], float]:

@@ -67,8 +67,8 @@ class LayerTap:
         return self.context.queries.counted
 
     @property
-    def query_position(self) -> Int[Array, " Q"]:
-        """The position of each query in the sequence."""
+    def query_position(self) -> Int[Array, "*B Q"]:
+        """The position of each query in the sequence; with an axis B if sequences start at positions of their own."""
         return self.context.queries.position
 
     @property
@@ -114,7 +114,9 @@ class Tap(LayerTap):
     v: Float[Array, "B S K D"]
     hidden: Float[Array, "B Q E"]  # what enters the layer (layer 0: the embeddings)
     sink: ExtraSink | None = None
-    output: Float[Array, "E H D"] | None = None  # the output projection, by head
+    output: Float[Array, "*B E H D"] | None = (
+        None  # the output projection, by head; each sequence's own where it is gated
+    )
     probs: Float32[Array, "B H Q S"] | None = None  # after the softmax, before any rounding to bfloat16
     extra: Float32[Array, "B H Q"] | None = None  # attention on the extra sink
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,14 +17,16 @@ from jax.sharding import Mesh, Sharding
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Bool, Float, Float32, PyTree
 
+from jaxsink.checks import check_value
 from jaxsink.nn.attention import choose_backend
 from jaxsink.nn.batch import Batch, Execution
 from jaxsink.nn.cache import Cache
 from jaxsink.nn.compilation import model_jit
-from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.conditioning import Adapted, Modulation, TimeEmbedding
+from jaxsink.nn.config import AttentionKind, ModelConfig
 from jaxsink.nn.context import LayerContext
 from jaxsink.nn.display import describe
-from jaxsink.nn.inputs import ForwardInputs, check_inputs
+from jaxsink.nn.inputs import ForwardInputs, check_inputs, check_positions, check_time
 from jaxsink.nn.layer import Layer, Stream
 from jaxsink.nn.layer_stack import LayerStack, StackInputs
 from jaxsink.nn.linear import Linear, Maker, Norm, product, random_maker
@@ -39,6 +42,7 @@ from jaxsink.nn.memory import (
     wait_on_cpu,
 )
 from jaxsink.nn.origin import Origin, OriginHolder
+from jaxsink.nn.parameters import is_exact, named_leaves
 from jaxsink.nn.quantization import BESIDE, INT8, quantized, type_name, weights_dtype
 from jaxsink.nn.recorder import Recorder, compile_record
 from jaxsink.nn.sharding import keep_layout, mesh_of, on_tpu
@@ -78,7 +82,9 @@ class Transformer(nnx.Module):
         segments = [Layer(make, (segment.layers,), segment) for segment in config.segments]
         self.layers: Layer | nnx.List[Layer] = segments[0] if len(segments) == 1 else nnx.List(segments)
         self.norm = Norm(make, (), config.width, config)
-        self.head = Linear(make, (), config.vocab, config.width) if config.has_head else None
+        self.head = Linear(make, (), config.vocab, config.width, config.head_bias) if config.has_head else None
+        self.time = TimeEmbedding(make, config) if config.time_conditioning else None
+        self.modulation = Modulation(make, (), config, 2) if config.time_conditioning else None
 
     def __call__(
         self,
@@ -93,10 +99,19 @@ class Transformer(nnx.Module):
         """One pass. drop: True = hidden from every query, or from those that the batch names; or factors on the attention
         that keys receive."""
         context = LayerContext.make(self.config, batch, recorders, execution)
-        given = StackInputs(drop, cache, batch.start, batch.outputs)
+        if self.time is not None:
+            context = replace(context, condition=self.time(batch))
+        runs = None if batch.runs is None else batch.of_queries(batch.runs)
+        given = StackInputs(drop, cache, batch.start, runs, batch.outputs)
         out = self.stack(execution.mesh)(self.embed(batch, context), context, given)
-        hidden = self.norm(out.stream.x)
+        hidden = self.adapted(context).enter(self.norm(out.stream.x))
         return Output(self.logits(hidden) if head else None, out.record, hidden, out.cache)
+
+    def adapted(self, context: LayerContext) -> Adapted:
+        """How the final norm changes with the noise level."""
+        if self.modulation is None or context.condition is None:
+            return Adapted()
+        return Adapted(*self.modulation(context.condition))
 
     def embed(self, batch: Batch, context: LayerContext) -> Stream:
         """The residual stream before the first layer."""
@@ -116,7 +131,8 @@ class Transformer(nnx.Module):
     def logits(self, hidden: Float[Array, "*lead E"]) -> Float32[Array, "*lead V"]:
         """Of hidden states after the final norm."""
         weight = self.embedding[...] if self.head is None else self.head.weight[...]
-        return product(hidden, weight, jnp.float32)
+        logits = product(hidden, weight, jnp.float32)
+        return logits if self.head is None or self.head.bias is None else logits + self.head.bias[...]
 
     @property
     def _segments(self) -> tuple[Layer, ...]:
@@ -136,7 +152,8 @@ class Transformer(nnx.Module):
         name = type_name(dtype)
         if name == INT8:
             return quantized(self if weights_dtype(self) == INT8 else self.astype(BESIDE))
-        return jax.tree.map(lambda x: x.astype(name), self)
+        leaves, treedef = named_leaves(self)
+        return jax.tree.unflatten(treedef, [x if is_exact(leaf) else x.astype(name) for leaf, x in leaves])
 
     def unrolled(self) -> Transformer:
         """The same model with a list of layers instead of stacked ones: compiles longer, runs faster on CPU."""
@@ -160,6 +177,18 @@ class Transformer(nnx.Module):
         other.layers, other.is_unrolled = layers, unrolled
         return other
 
+    def with_attention(self, attention: AttentionKind | None, block_length: int | None = None) -> Transformer:
+        """The same weights under another attention pattern: "causal", "bidirectional" or "block_causal" (with a block
+        length); None = the model's own. They are not copied, and what they were trained to predict stays the same (see
+        `ModelConfig.with_attention`), but the sampler that the checkpoint recommends is for its own pattern."""
+        if self.config.with_attention(attention, block_length) == self.config:
+            return self
+        other = jax.tree.map(lambda x: x, self)
+        for _, module in nnx.iter_modules(other):
+            if isinstance(config := getattr(module, "config", None), ModelConfig):
+                module.config = config.with_attention(attention, block_length)  # pyright: ignore[reportAttributeAccessIssue]
+        return other.with_origin(replace(self.origin, sampler=None))
+
     @property
     def origin(self) -> Origin:
         return self.origin_holder.origin
@@ -173,6 +202,14 @@ class Transformer(nnx.Module):
         """The same weights under another origin."""
         other = copy(self)
         other.origin_holder = OriginHolder(origin)
+        return other
+
+    def with_config(self, config: ModelConfig) -> Transformer:
+        """The same weights under a configuration that differs in what they do not decide, such as the length of blocks."""
+        if config == self.config:
+            return self
+        other = copy(self)
+        other.config = config
         return other
 
     @classmethod
@@ -231,7 +268,11 @@ def forward(
     scale: PyTree[ArrayLike] = None,
     prompt: PyTree[ArrayLike] = None,
     hidden_from: PyTree[ArrayLike] = None,
+    positions: PyTree[ArrayLike] = None,
+    time: PyTree[ArrayLike] = None,
     backend: str | None = None,
+    attention: AttentionKind | None = None,
+    block_length: int | None = None,
 ) -> Output:
     """Run the model over whole sequences, and return logits and what the recorders saw.
 
@@ -243,10 +284,18 @@ def forward(
     record   a recorder (see jaxsink.record), a function of the tap, or any pytree of them
     prompt   bool[B,S], True = prompt token; only used to tell queries apart in `record.received_by_query`
     hidden_from  bool[B,S], True = drop and scale act on this query; the others see everything. None: on all
+    positions  int[B,S], where each token stands for the model, from 0 on; None: counted from the first real token
+    time     f32[B], what a model with `time_conditioning` is told of each sequence's noise, as its own code takes it (GIDD:
+             the level t; "total": -log(1 - t); "constant" ignores it). None: that of the share of its tokens that are masks
     backend  "naive", "blocked" or "pallas"; None chooses by device and size, with the same results
+    attention  "causal", "bidirectional" or "block_causal" with a block_length, on the same weights; None = the model's own
     """
+    check_value("forward: model", model, Transformer)
+    model = model.with_attention(attention, block_length)
     config = model.config
     inputs = check_inputs(config, tokens, mask, visible, drop, scale, prompt, hidden_from)
+    inputs = inputs._replace(positions=check_positions(config, positions, inputs.tokens.shape))
+    inputs = inputs._replace(time=check_time(config, time, len(inputs.tokens)))
     recorders, treedef = compile_record(record, config.layers, config.heads)
     mesh, length = mesh_of(model), inputs.tokens.shape[1]
     execution = Execution(choose_backend(backend, length, length, mesh), mesh)
@@ -261,7 +310,11 @@ def _forward(
     model: Transformer, inputs: ForwardInputs, recorders: tuple[Recorder, ...], execution: Execution
 ) -> Output:
     batch = Batch.make(model.config, inputs.tokens, inputs.mask, prompt=inputs.prompt)
-    batch = batch._replace(visible=inputs.visible, hidden_from=inputs.hidden_from)
+    visible = inputs.visible
+    if inputs.positions is not None and visible is None and model.config.block_length is not None:
+        visible = jnp.ones((*inputs.tokens.shape, inputs.tokens.shape[1]), bool)  # the kernel's blocks lie in order
+    named = {"token_position": inputs.positions, "time": inputs.time}
+    batch = batch._replace(visible=visible, hidden_from=inputs.hidden_from, **named)
     mesh = execution.mesh
     drop = keep_layout(inputs.drop, mesh, 1, 2)  # what enters lies as `layout_of` says, too
     out = model(batch, drop=drop, recorders=recorders, execution=execution)

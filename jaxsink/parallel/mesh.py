@@ -24,6 +24,7 @@ else:
     Device = jax.Device
 
 MESH_AXIS = {"batch": DATA, "heads": MODEL, "kv_heads": MODEL, "mlp": MODEL, "vocab": MODEL}
+MESH_AXIS |= {"experts": MODEL, "shared_mlp": MODEL}
 """Logical axis -> mesh axis; axes that are not named stay whole on every device."""
 
 LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
@@ -31,6 +32,7 @@ LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "position": (None, None),
     "extra_sink": (None,),
     "head.weight": ("vocab", None),
+    "head.bias": ("vocab",),
     "attention.q.weight": ("heads", None),
     "attention.k.weight": ("kv_heads", None),
     "attention.v.weight": ("kv_heads", None),
@@ -48,8 +50,14 @@ LOGICAL_AXES: dict[str, tuple[str | None, ...]] = {
     "mlp.up.bias": ("mlp",),
     "mlp.gate.scale": ("mlp",),
     "mlp.up.scale": ("mlp",),
+    "mlp.shared.gate.weight": ("shared_mlp", None),
+    "mlp.shared.up.weight": ("shared_mlp", None),
+    "mlp.shared.down.weight": (None, "shared_mlp"),
 }
 """The end of a parameter's name -> its logical axes, without the leading layer axis."""
+
+OF_EXPERTS = ("experts", None, None)
+"""The axes of what is "mlp.gate.weight", "mlp.up.weight" or "mlp.down.weight" in layers with experts."""
 
 
 @runtime_checkable
@@ -112,14 +120,24 @@ def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedS
         raise JaxsinkError(
             f"the mesh needs an axis named {MODEL!r}, and has {tuple(mesh.shape)}; see parallel.make_mesh."
         )
-    widths = math.gcd(*(segment.mlp_width for segment in config.segments))
+    widths = math.gcd(*(segment.mlp_width for segment in config.segments if segment.experts is None))
     counts = {"heads": config.heads, "kv_heads": config.kv_heads, "mlp": widths, "vocab": config.vocab}
+    if config.experts is not None:
+        counts |= {"experts": config.experts.count, "shared_mlp": config.experts.shared_width or 1}
     logical = next((axes for end, axes in LOGICAL_AXES.items() if name.endswith(end)), ())
+    logical = OF_EXPERTS if "mlp" in logical and is_of_experts(name, rank, config) else logical
     parts = [1 if axis is None else math.gcd(counts[axis], mesh.shape[MODEL]) for axis in logical]
     spec = [
         MESH_AXIS[axis] if axis is not None and part > 1 else None for axis, part in zip(logical, parts, strict=True)
     ]
     return NamedSharding(in_parts(mesh, max(parts, default=1)), PartitionSpec(*[None] * (rank - len(logical)), *spec))
+
+
+def is_of_experts(name: str, rank: int, config: ModelConfig) -> bool:
+    """Is a matrix of an mlp one of each expert? It has an axis more; where layers are stacked, all have one more."""
+    if config.experts is None or not config.dense_layers:
+        return config.experts is not None
+    return rank == 4 or (rank == 3 and not name.startswith("layers.0."))  # "layers.0" is dense, stacked or not
 
 
 def shard(model: M, mesh: Mesh) -> M:

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import PyTree
 
+from jaxsink.checks import shown
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.recorder import TreeDef
 from jaxsink.parallel.mesh import Device
@@ -37,6 +38,8 @@ def check_devices(devices: Iterable[Device]) -> tuple[Device, ...]:
     devices = tuple(devices)
     if not devices or len(set(devices)) != len(devices):
         raise JaxsinkError("devices must name at least one device, and none twice; jax.devices() names all.")
+    if not all(isinstance(device, jax.Device) for device in devices):
+        raise JaxsinkError(f"devices must be JAX's, as jax.devices() names them, not {shown(devices)}.")
     if any(device.process_index != jax.process_index() for device in devices):
         raise JaxsinkError("devices of other hosts cannot be named here; load the model onto a mesh instead.")
     return devices

@@ -88,24 +88,29 @@ class Job:
     def flops(self) -> float:
         """Of the matrix products of one step, all devices together."""
         config = self.config
-        per_token = self.layer_flops(self.length)
+        per_token = self.layers_flops(self.length)
         head = 2 * config.width * config.vocab * self.sampler.window(config)
-        return self.batch * (self.passes * self.queries * config.layers * per_token + head)
+        return self.batch * (self.passes * self.queries * per_token + head)
 
     @property
     def prefill_flops(self) -> float:
         """Of the pass over the prompt that fills an autoregressive model's cache before the first step."""
         if not self.is_autoregressive or acts_on_all_rows(self.intervene):
             return 0.0
-        return self.batch * self.prompt * self.config.layers * self.layer_flops(self.prompt)
+        return self.batch * self.prompt * self.layers_flops(self.prompt)
 
-    def layer_flops(self, keys: int) -> float:
-        """Of one token in one layer that looks at so many keys."""
-        config = self.config
+    def layers_flops(self, keys: int) -> float:
+        """Of one token in all layers, if it looks at so many keys."""
+        return sum(segment.layers * self.layer_flops(segment, keys) for segment in self.config.segments)
+
+    def layer_flops(self, config: ModelConfig, keys: int) -> float:
+        """Of one token in one of these layers."""
         heads = config.heads * config.head_dim
         projections = config.width * (2 * heads + 2 * config.kv_heads * config.head_dim)
         wide = (3 if config.mlp == "gated" else 2) * config.width * config.mlp_width
-        wide *= config.experts.per_token if config.experts else 1
+        if config.experts is not None:
+            wide *= config.experts.per_token
+            wide += config.width * (config.experts.count + 3 * (config.experts.shared_width or 0))
         return 2 * (projections + wide) + 4 * heads * keys
 
     @property

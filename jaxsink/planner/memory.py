@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 
+from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.expert_products import ROWS
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.transformer import Model, abstract
 from jaxsink.parallel.mesh import sharding_of
@@ -51,12 +53,21 @@ def estimated_bytes(job: Job, mesh: tuple[int, int], weights: float) -> float:
     return weights + -(-job.batch // mesh[0]) * bytes_per_row(job, mesh[1])
 
 
+def mlp_numbers(config: ModelConfig, parts: int) -> float:
+    """What the mlp of a layer holds of a token: gate, up and product; with experts, what goes in and comes out of those on
+    the device as well, and what every expert gave (nn/expert_products.py)."""
+    if config.experts is None:
+        return 3 * config.mlp_width / math.gcd(config.mlp_width, parts)
+    share = min(1.0, ROWS / math.gcd(config.experts.count, parts))
+    return config.experts.per_token * (config.width + share * (3 * config.mlp_width + 2 * config.width))
+
+
 def bytes_per_row(job: Job, parts: int) -> float:
     """Of one sequence, on one of the `parts` devices that share the weights."""
     config, size = job.config, DTYPE_BYTES[job.dtype]
     heads, kv_heads = config.heads / math.gcd(config.heads, parts), config.kv_heads / math.gcd(config.kv_heads, parts)
-    mlp = config.mlp_width * (config.experts.per_token if config.experts else 1) / parts
-    widest = 2 * config.width + max(3 * mlp, 2 * (heads + kv_heads) * config.head_dim)
+    mlp = max(mlp_numbers(segment, parts) for segment in config.segments)
+    widest = 2 * config.width + max(mlp, 2 * (heads + kv_heads) * config.head_dim)
     window = job.sampler.window(config)
     layer_tokens = job.prompt if job.is_autoregressive else job.length  # at most, in one pass
     working = max(layer_tokens * widest * size, 8 * window * config.vocab / math.gcd(config.vocab, parts))

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Float32, Int, PyTree
 
+from jaxsink.checks import at_least, check_value
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import KINDS as QUERY_KINDS
 from jaxsink.nn.recorder import Recorder, SeesKeys, compile_record, ready_made
@@ -120,7 +121,7 @@ def logit_parts() -> Recorder:
 @ready_made
 def maps(layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Recorder:
     """f32[B,H,S,S]: the attention maps themselves, for chosen layers and heads; rows of padded queries are zero."""
-    recorder = Recorder(_Maps(None if heads is None else tuple(int(head) for head in heads)), "rows")
+    recorder = Recorder(_Maps(check_value("record.maps: heads", heads, tuple[int, ...] | None, at_least(0))), "rows")
     return recorder if layers is None else recorder.at(layers)
 
 
@@ -201,7 +202,14 @@ def _contribution(tap: Tap) -> Float32[Array, "B H S"]:
 def _added_length(tap: Tap) -> Float32[Array, "B H S"]:
     """‖W_O^h v_j‖ as √(vᵀ(WᵀW)v): a D x D matrix per head takes the place of vectors [B,S,H,E]."""
     assert tap.output is not None
-    output, v = tap.output.astype(jnp.float32), tap.v.astype(jnp.float32)
+    if tap.output.ndim == 4:  # gated by each sequence's own noise level
+        each = jax.vmap(lambda output, v: _lengths(output, v[None])[0])
+        return each(tap.output, tap.v)
+    return _lengths(tap.output, tap.v)
+
+
+def _lengths(output: Float[Array, "E H D"], v: Float[Array, "B S K D"]) -> Float32[Array, "B H S"]:
+    output, v = output.astype(jnp.float32), v.astype(jnp.float32)
     products = jnp.einsum("ehd,ehc->hdc", output, output, precision="highest")
     products = products.reshape(v.shape[2], -1, *products.shape[1:])  # by kv head
     mixed = jnp.einsum("bskd,kgdc->bkgsc", v, products, precision="highest")
@@ -212,7 +220,8 @@ def _added_length(tap: Tap) -> Float32[Array, "B H S"]:
 def _diagonal_sums(tap: Tap) -> dict[str, Float32[Array, "B ..."]]:
     """The sum over real queries, and their number."""
     assert tap.probs is not None
-    own = jnp.take_along_axis(tap.probs, tap.query_position[None, None, :, None], axis=-1)
+    position = jnp.broadcast_to(tap.query_position, tap.query_mask.shape)
+    own = jnp.take_along_axis(tap.probs, position[:, None, :, None], axis=-1)
     return {"sum": own.sum(axis=(2, 3)), "count": tap.query_mask.sum(axis=1).astype(jnp.float32)}
 
 

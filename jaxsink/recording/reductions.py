@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float32, Int
 
+from jaxsink.checks import at_least, check_fields
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import KINDS
 from jaxsink.nn.recorder import SeesKeys
@@ -32,6 +33,9 @@ class top:  # noqa: N801 - reads as a function
 
     k: int
 
+    def __post_init__(self) -> None:
+        check_fields(self, "reduce.top", {"k": at_least(1)})
+
     def __call__(self, value: Received, tap: SeesKeys) -> dict[str, Array]:
         if not 0 < self.k <= value.shape[-1]:
             raise JaxsinkError(f"reduce.top: k must lie between 1 and the {value.shape[-1]} keys, and is {self.k}.")
@@ -46,6 +50,9 @@ class sink_counts:  # noqa: N801
 
     eps: tuple[float, ...] = (3.0,)
 
+    def __post_init__(self) -> None:
+        check_fields(self, "reduce.sink_counts")
+
     def __call__(self, value: Received, tap: SeesKeys) -> Int[Array, "B H N"]:
         mask = tap.mask[:, None, :]
         above = margin(value, mask)[..., None] > jnp.array(self.eps, jnp.float32)
@@ -57,6 +64,9 @@ class histogram:  # noqa: N801
     """i32[B,H,n]: keys by score; bin i holds edges[i] <= score < edges[i + 1], the last one everything from there on."""
 
     edges: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_fields(self, "reduce.histogram")
 
     def __call__(self, value: Received, tap: SeesKeys) -> Int[Array, "B H N"]:
         at_least = (value[..., None] >= jnp.array(self.edges, jnp.float32)) & tap.mask[:, None, :, None]
@@ -77,6 +87,9 @@ class sink_share:  # noqa: N801
     """f32[B,S]: the share of heads in which a key is a sink by Eq. 3, on scores whose mean over real keys is 1."""
 
     eps: float = 3.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "reduce.sink_share")
 
     def __call__(self, value: Received, tap: SeesKeys) -> Float32[Array, "B S"]:
         mask = tap.mask[:, None, :]

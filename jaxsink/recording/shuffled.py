@@ -54,7 +54,8 @@ def _received_random_split(tap: Tap) -> Float32[Array, "B H S"]:
     drawn = jnp.where(tap.mask, _draw(key, tap.context.visibility.token_position, 1)[..., 0], jnp.inf)  # [B,S]
     rank = jnp.argsort(jnp.argsort(drawn, axis=-1), axis=-1)
     masked = (tap.mask & (tap.key_kind == MASKED)).sum(axis=-1, keepdims=True)
-    chosen = jnp.take(rank < masked, tap.query_position, axis=1)  # [B,Q]
+    position = jnp.broadcast_to(tap.query_position, tap.query_mask.shape)
+    chosen = jnp.take_along_axis(rank < masked, position, axis=1)  # [B,Q]
     return jnp.where(chosen[:, None, :, None], tap.probs, 0.0).sum(axis=2)
 
 

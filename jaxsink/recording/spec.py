@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.checks import at_least, check_value
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.recorder import Recorder, TreeDef, compile_record
 
@@ -31,15 +31,10 @@ class RecordSpec(NamedTuple):
 
 def make_record_spec(config: ModelConfig, record: PyTree, needs: PyTree | None = None, every: int = 1) -> RecordSpec:
     """record: recorders or functions of the tap. needs: those of an intervention. every: record every n-th step."""
-    check_every(every)
+    check_value("every", every, int, at_least(1))
     recorders, treedef = compile_record(record, config.layers, config.heads)
     needed, needs_treedef = compile_record(needs, config.layers, config.heads)
     return RecordSpec(recorders, treedef, needed, needs_treedef, every)
-
-
-def check_every(every: int) -> None:
-    if every < 1:
-        raise JaxsinkError(f"every must be 1 or more, and is {every}.")
 
 
 def zeros_like_shapes(shapes: PyTree, lead: int | None = None) -> PyTree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, fields
@@ -11,6 +10,7 @@ from typing import Any, get_args
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.played import PlayedGeneration, read_generation
+from jaxsink.runs.files import interpreting, read_json
 from jaxsink.study.finding import Claim, Finding, Table
 from jaxsink.study.verdicts import Comparison, Tested, Verdict
 
@@ -49,14 +49,16 @@ def read_study(path: str | Path) -> StudyResults:
         raise JaxsinkError(f"{path} is not a directory; give the directory that `jaxsink study` wrote.")
     if not (path / "manifest.json").is_file():
         raise JaxsinkError(f"{path} holds no manifest.json, so it is not the directory of a study.")
-    manifest = read_object(path / "manifest.json")
+    manifest = read_json(path / "manifest.json")
     files = sorted((path / "experiments").glob("*.json"), key=lambda file: order(file.stem))
     if not files:
         raise JaxsinkError(f"{path / 'experiments'} holds no results yet; run `jaxsink study` first.")
     generations = [
         read_generation(file) for file in sorted((path / "player").glob("*.npz"), key=lambda file: order(file.stem))
     ]
-    return StudyResults(path, manifest, [read_finding(file, path / "figures") for file in files], generations)
+    with interpreting(path / "experiments"):
+        findings = [read_finding(file, path / "figures") for file in files]
+    return StudyResults(path, manifest, findings, generations)
 
 
 def order(name: str) -> list[Any]:
@@ -68,18 +70,8 @@ def order(name: str) -> list[Any]:
     ]
 
 
-def read_object(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise JaxsinkError(f"{file} is not valid JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise JaxsinkError(f"{file} must hold a JSON object.")
-    return value
-
-
 def read_finding(file: Path, figures: Path) -> Finding:
-    data = read_object(file)
+    data = read_json(file)
     for key in TEXTS:
         if not isinstance(data.get(key), str):
             raise JaxsinkError(f'{file} needs a text "{key}".')

@@ -16,7 +16,7 @@ from jaxsink.report.own import in_frame, read_records, study_of
 from jaxsink.report.page import write_page
 from jaxsink.report.study import StudyResults, read_study
 from jaxsink.report.view import View, choose_generation, opening, views
-from jaxsink.runs.atomic import new_file
+from jaxsink.runs.atomic import check_replaceable, new_file
 from jaxsink.runs.progress import stage
 from jaxsink.sampling.generation import Generation
 
@@ -139,4 +139,5 @@ def check_name(name: PathLike, endings: tuple[str, ...]) -> Path:
     path = local(name, "the page or animation")
     if path.suffix.lower() not in endings or path.is_dir():
         raise JaxsinkError(f"{name} must be a file that ends in {' or '.join(endings)}.")
+    check_replaceable(path)
     return path

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -57,6 +58,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
     Several processes, also of several hosts, may do so at the same time; what killed ones left here is removed.
     """
+    check_replaceable(path)
     mine = f".{path.name}.{socket.gethostname()}-"
     partial = path.with_name(f"{mine}{os.getpid()}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,12 +66,34 @@ def new_file(path: Path) -> Iterator[Path]:
         if not _is_alive(left.name.removeprefix(mine).removesuffix(".partial")):
             left.unlink(missing_ok=True)
     try:
-        yield partial
-        sync(partial)
-        partial.rename(path)
-        sync(path.parent)
+        with named_errors(path):
+            yield partial
+            sync(partial)
+            check_replaceable(path)  # again: it may have been made meanwhile
+            partial.rename(path)
+            sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_replaceable(path: Path) -> None:
+    """Only a regular file is ever replaced, or a link to one: /dev/null must stay what it is, for everybody."""
+    with suppress(FileNotFoundError):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a directory" if stat.S_ISDIR(mode) else "a device, pipe or socket"
+            raise JaxsinkError(f"{path} is {kind}, which is never replaced by a file; choose another name.")
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """What the system says about a full or broken disk names no file, or one that nobody knows."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or (error.filename not in (None, "") and not str(error.filename).endswith(".partial")):
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.hosts import is_main
-from jaxsink.runs.atomic import sync
+from jaxsink.runs.atomic import check_replaceable, named_errors, sync
+from jaxsink.runs.files import first_words, read_bytes
 
 CHECKED = re.compile(rb'(\{.*), "crc32": "([0-9a-f]{8})"\}', re.DOTALL)
 
@@ -39,6 +40,7 @@ class LineFile:
         if not is_main():
             return self
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        check_replaceable(self.path)
         self.handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         os.ftruncate(self.handle, self.path.read_bytes().rfind(b"\n") + 1)
         sync(self.path.parent)
@@ -53,9 +55,10 @@ class LineFile:
         if self.handle < 0:
             return
         left = memoryview(b"".join(map(encoded, lines)))
-        while left:
-            left = left[os.write(self.handle, left) :]
-        os.fsync(self.handle)
+        with named_errors(self.path):
+            while left:
+                left = left[os.write(self.handle, left) :]
+            os.fsync(self.handle)
 
 
 class Line(NamedTuple):
@@ -77,11 +80,14 @@ def encoded(value: Mapping[str, Any]) -> bytes:
 def read_lines(folder: Path, kind: str) -> Iterator[Line]:
     """The whole lines of all parts (`KIND-0001.jsonl`, …); a line that is still being written does not count."""
     for path in sorted(folder.glob(f"{kind}-*.jsonl")):
-        for number, raw in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        for number, raw in enumerate(read_bytes(path, largest=1 << 34).split(b"\n")[:-1], 1):
             found = CHECKED.fullmatch(raw)
             if found is None or int(found[2], 16) != zlib.crc32(found[1] + b"}"):
                 raise JaxsinkError(
                     f"line {number} of {path} is damaged or was changed; remove this line and run again: only what it held "
                     "is computed anew."
                 )
-            yield Line(json.loads(found[1] + b"}"), path, number)
+            try:
+                yield Line(json.loads(found[1] + b"}"), path, number)
+            except (ValueError, RecursionError) as error:
+                raise JaxsinkError(f"line {number} of {path} is no JSON ({first_words(error)}); remove it.") from error

@@ -28,6 +28,7 @@ from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.hosts import is_main
 from jaxsink.runs.atomic import write_json
+from jaxsink.runs.files import read_json
 from jaxsink.runs.lines import LineFile
 from jaxsink.runs.locks import locked
 from jaxsink.version import __version__
@@ -99,12 +100,12 @@ def claim(folder: Path, kind: str, identity: JsonObject, facts: JsonObject) -> N
 def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
     """The manifest of a run of that kind."""
     path = folder / MANIFEST
+    if not os.path.lexists(path):
+        raise JaxsinkError(f"{folder} holds no {kind}; begin one there first.")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         known, form = found["kind"], found["format"]
-    except FileNotFoundError as error:
-        raise JaxsinkError(f"{folder} holds no {kind}; begin one there first.") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, JaxsinkError) as error:
         raise JaxsinkError(f"{path} is not the manifest of a run; choose another directory.") from error
     if known != kind:
         raise JaxsinkError(f"{folder} holds a run of another kind ({known}, not {kind}); choose another directory.")

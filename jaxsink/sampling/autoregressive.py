@@ -23,11 +23,11 @@ from jaxsink.nn.transformer import Cache, Output, empty_cache
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
 from jaxsink.recording.recorders import Recorder
 from jaxsink.recording.spec import zeros_like_shapes
-from jaxsink.sampling.base import Sampler, check_filters, require
-from jaxsink.sampling.confidence import pick, shape_logits, token_noise
+from jaxsink.sampling.base import Sampler, require
+from jaxsink.sampling.confidence import pick, shape_logits, token_noise, without
 from jaxsink.sampling.interventions import acts_on_all_rows, ranks_on_clean
 from jaxsink.sampling.rng import Draws
-from jaxsink.sampling.run import Carry, Decoding, before_intervening, intervened
+from jaxsink.sampling.run import Carry, Decoding, before_intervening, checked, intervened
 
 
 @pytree_dataclass
@@ -71,9 +71,8 @@ class ARSampler(Sampler[ARCarry]):
     whole_map: bool = False
 
     def check(self, config: ModelConfig) -> None:
-        require(self.max_new_tokens > 0, "ARSampler: max_new_tokens must be positive.")
+        super().check(config)
         require(config.attention == "causal", f"ARSampler: a {config.family} model is not autoregressive.")
-        check_filters("ARSampler", self.temperature, self.top_p, self.top_k)
 
     def total_steps(self, masks: int) -> int:
         return self.max_new_tokens
@@ -156,12 +155,16 @@ class ARSampler(Sampler[ARCarry]):
             records = with_sums(run, carry, records, sums)
         carry = carry.replace(sums=sums, needed_record=None if spec.intervene is None else needed_record)
         carry = carry.replace(cache=out.cache, clean_cache=clean)
-        return self._write(run, carry, run.model.logits(out.hidden[:, 0])), records
+        logits = run.model.logits(out.hidden[:, 0])
+        carry = checked(carry, logits[:, None], ~carry.done[:, None])
+        return self._write(run, carry, logits), records
 
     def _write(self, run: Decoding, carry: ARCarry, logits: Float[Array, "B V"]) -> ARCarry:
         """Choose the next token and write it; sequences that write eos are done."""
         eos_ids, position = run.config.eos_ids, run.spec.prompt_length + carry.step
-        token = self.next_token(logits, carry.step, run.spec.prompt_length, run.inputs.draws)
+        mask_id = run.config.mask_id  # of a diffusion model that runs causally; it is no text
+        open_to = logits if mask_id is None else without(logits, (mask_id,))
+        token = self.next_token(open_to, carry.step, run.spec.prompt_length, run.inputs.draws)
         before = carry.tokens[:, position]
         if run.spec.forced:
             token = jnp.where(before >= 0, before, token)

@@ -15,11 +15,34 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, PyTree
 
+from jaxsink.checks import Range, above, at_least, check_fields
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.sampling.canvas import Appending
 from jaxsink.sampling.run import Carry, Decoding
 
 C = TypeVar("C", bound=Carry)
+
+LENGTH = at_least(1, 1 << 20)  # of a response, in tokens or steps
+RANGES: Mapping[str, Range] = {  # of settings, in whatever sampler has them
+    "gen_length": LENGTH,
+    "max_new_tokens": LENGTH,
+    "steps": LENGTH,
+    "block_length": LENGTH,
+    "block_size": LENGTH,
+    "small_block_size": LENGTH,
+    "steps_per_block": LENGTH,
+    "num_to_transfer": LENGTH,
+    "max_post_steps": at_least(0, 1 << 20),
+    "temperature": at_least(0, 1e6),
+    "alg_temp": at_least(0, 1e6),
+    "cfg_scale": at_least(0, 1e6),
+    "threshold": at_least(0, 1),
+    "editing_threshold": at_least(0, 1),
+    "top_p": above(0, 1),
+    "top_k": at_least(0),
+    "eps": Range(0, 1, frozenset({0, 1})),
+}
 
 
 class Sampler(abc.ABC, Generic[C]):
@@ -29,6 +52,8 @@ class Sampler(abc.ABC, Generic[C]):
     length_field: ClassVar[str] = "gen_length"  # the setting that holds the length of the response
     prefills: ClassVar[bool] = False  # has something to run before the first step
     cache: Literal["prefix", "dual"] | None = None  # reuses keys and values, approximately
+    infills: ClassVar[bool] = True  # fills masks that stand in the prompt
+    later: ClassVar[tuple[str, ...]] = ()  # fields younger than files that name the sampler
 
     @property
     def response_length(self) -> int:
@@ -40,9 +65,17 @@ class Sampler(abc.ABC, Generic[C]):
         """The names of its fields."""
         return tuple(field.name for field in dataclasses.fields(cls))  # pyright: ignore[reportArgumentType]
 
-    @abc.abstractmethod
+    def stated(self) -> dict[str, object]:
+        """Its settings, but for those of `later` that are None: older files, reprs and fingerprints stay as they were."""
+        values = {name: getattr(self, name) for name in self.settings()}
+        return {name: value for name, value in values.items() if name not in self.later or value is not None}
+
     def check(self, config: ModelConfig) -> None:
-        """Raise a JaxsinkError if the settings are wrong, or wrong for this model."""
+        """Raise a JaxsinkError if a setting has not its type or lies outside its range (`RANGES`).
+
+        Subclasses begin with this, and go on with settings that have to fit each other, or the model.
+        """
+        check_fields(self, type(self).__name__, RANGES)
 
     @abc.abstractmethod
     def total_steps(self, masks: int) -> int:
@@ -67,6 +100,19 @@ class Sampler(abc.ABC, Generic[C]):
     def divergence(self, carry: C) -> Float[Array, "B S"] | None:
         """From the unmasked model, at the tokens that were written, if the sampler measures it."""
         return None
+
+    def commits(self, carry: C) -> Int[Array, "T B S"] | None:
+        """The token that each step wrote at each position, -1 elsewhere; of samplers that may write a position again."""
+        return None
+
+    @property
+    def appending(self) -> Appending | None:
+        """How the canvas grows; None = all of it is there from the beginning, or it is written token by token."""
+        return None
+
+    def run_config(self, config: ModelConfig) -> ModelConfig:
+        """The configuration under which the model runs: its own, or with blocks of the sampler's length."""
+        return config
 
     @property
     def ends_at_eos(self) -> bool:
@@ -121,13 +167,3 @@ def filler_id(config: ModelConfig) -> int:
 def require(condition: bool, message: str) -> None:
     if not condition:
         raise JaxsinkError(message)
-
-
-def check_threshold(name: str, threshold: float | None) -> None:
-    require(threshold is None or 0 <= threshold <= 1, f"{name}: threshold must lie in [0, 1], and is {threshold}.")
-
-
-def check_filters(name: str, temperature: float, top_p: float | None, top_k: int | None) -> None:
-    require(temperature >= 0, f"{name}: temperature must not be negative, and is {temperature}.")
-    require(top_p is None or 0 < top_p <= 1, f"{name}: top_p must lie in (0, 1], and is {top_p}.")
-    require(top_k is None or top_k >= 0, f"{name}: top_k must not be negative, and is {top_k}.")

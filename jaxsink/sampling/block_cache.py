@@ -1,8 +1,10 @@
 """Fast-dLLM's caches: a full pass when a block begins; from then on only the block runs ("dual"), or the block and all that
-follows ("prefix"), on the keys and values that the full pass left behind."""
+follows ("prefix"), on the keys and values that the full pass left behind. Where logits are shifted (Dream), the token before
+the block runs along, because it predicts the block's first one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from jaxsink.sampling.diffusion import DiffusionCarry, DiffusionSampler
 
 
+PassOutput = tuple[Float[Array, "B W V"], tuple[PyTree, ...], Cache]  # logits of the window, records, the cache
+Pass = Callable[[], PassOutput]
+
+
 class Hiding(NamedTuple):
     """What an intervention hides in a step."""
 
@@ -32,12 +38,12 @@ class Hiding(NamedTuple):
 
 def partial_queries(config: ModelConfig, sampler: DiffusionSampler) -> int:
     """How many tokens run while a block is decoded."""
-    return sampler.window(config) if sampler.cache == "dual" else sampler.response_length
+    return config.shift_logits + (sampler.window(config) if sampler.cache == "dual" else sampler.response_length)
 
 
 def empty_block_cache(run: Decoding, sampler: DiffusionSampler, batch: int, length: int) -> Cache:
-    """With room for the queries of the last block, which may run over the end of the sequence."""
-    room = partial_queries(run.config, sampler) - sampler.window(run.config)
+    """With room for the queries of the last block, which run over the end of the sequence where all that follows runs."""
+    room = sampler.response_length - sampler.window(run.config) if sampler.cache == "prefix" else 0
     return empty_cache(run.model, batch, length + room)
 
 
@@ -48,7 +54,7 @@ def cached_pass(
     window: Window,
     hiding: Hiding,
     recorders: tuple[Recorder, ...],
-) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...], Cache]:
+) -> PassOutput:
     """(logits of the window, records, the cache with what ran)."""
     assert carry.cache is not None
     check_last_query(run, sampler, recorders)
@@ -63,30 +69,35 @@ def cached_pass(
         drop = None if drop is None else widen(drop)
         recorders = tuple(recorder.of_first_keys(length) for recorder in recorders)
 
-    def over(start: Int[Array, ""] | int, queries: int) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...], Cache]:
+    def over(start: Int[Array, ""] | int, queries: int) -> PassOutput:
         outputs = head_queries(run.config, window.position - start, 0, queries)
         part = batch._replace(outputs=outputs, start=start, queries=queries)
         out = run.model(part, cache=carry.cache, drop=drop, recorders=recorders, execution=run.spec.execution)
         assert out.logits is not None and out.cache is not None
         return out.logits, out.record, out.cache
 
-    whole = partial(over, 0, length)
-    block_only = partial(over, window.position[0, 0], partial_queries(run.config, sampler))
-    if jax.eval_shape(whole)[1] != jax.eval_shape(block_only)[1]:
+    begin = window.position[0, 0] - run.config.shift_logits
+    whole, block_only = partial(over, 0, length), partial(over, begin, partial_queries(run.config, sampler))
+    return whole_or_part(window.block_step[0] == 0, whole, block_only)
+
+
+def whole_or_part(is_whole: Bool[Array, ""], whole: Pass, part: Pass) -> PassOutput:
+    """One of two passes, whose records must have the same shape."""
+    if jax.eval_shape(whole)[1] != jax.eval_shape(part)[1]:
         raise JaxsinkError(
             "with a cache only some of the tokens run, so only records summed over queries can be kept: received(), "
             "or a reduction of it, but not maps()."
         )
-    return lax.cond(window.block_step[0] == 0, whole, block_only)
+    return lax.cond(is_whole, whole, part)
 
 
 def check_last_query(run: Decoding, sampler: DiffusionSampler, recorders: tuple[Recorder, ...]) -> None:
     """Does every step run the queries that the recorders read?"""
-    is_left_out = sampler.cache == "dual" and sampler.window(run.config) < sampler.response_length
+    is_left_out = sampler.cache != "prefix" and sampler.window(run.config) < sampler.response_length
     if is_left_out and any(recorder.of_last_query for recorder in recorders):
         raise JaxsinkError(
-            "with cache='dual' most steps run one block, without the last query, so records of that query, such as "
-            "last_row(), cannot be kept; record received(), or choose cache='prefix'."
+            f"with cache={sampler.cache!r} most steps run one block, without the last query, so records of that query, such "
+            "as last_row(), cannot be kept; record received(), or choose cache='prefix'."
         )
 
 

@@ -37,6 +37,14 @@ def keep_top_p(logits: Float[Array, "... V"], top_p: float) -> Float[Array, "...
     return jnp.where(logits < smallest, REMOVED, logits)
 
 
+def keep_within_p(logits: Float[Array, "... V"], top_p: float) -> Float[Array, "... V"]:
+    """Remove tokens beyond the likeliest ones that have at most top_p together, or beyond the best one; ties stay."""
+    ordered = jnp.sort(logits, axis=-1, descending=True)
+    within = (jnp.cumsum(softmax(ordered), axis=-1) <= top_p).at[..., 0].set(True)
+    smallest = jnp.min(jnp.where(within, ordered, jnp.inf), axis=-1, keepdims=True)
+    return jnp.where(logits < smallest, REMOVED, logits)
+
+
 def keep_top_k(logits: Float[Array, "... V"], top_k: int) -> Float[Array, "... V"]:
     """Remove tokens below the k-th largest logit; those tied with it stay."""
     smallest = lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
 from jaxsink.nn.batch import Batch
@@ -25,11 +25,11 @@ from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
 from jaxsink.recording.recorders import Recorder
 from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.base import Sampler
-from jaxsink.sampling.block_cache import Hiding, cached_pass, empty_block_cache, head_queries
-from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
+from jaxsink.sampling.block_cache import Hiding, PassOutput, cached_pass, empty_block_cache, head_queries
+from jaxsink.sampling.canvas import Block, Canvas, Commit, Looking, Sight, Window
 from jaxsink.sampling.interventions import HIDDEN_FROM_SOME, check_edit, ranks_on_clean, rows_of
 from jaxsink.sampling.rng import Draws
-from jaxsink.sampling.run import Carry, Decoding, RunInputs, before_intervening, intervened
+from jaxsink.sampling.run import Carry, Decoding, RunInputs, before_intervening, checked, intervened
 
 
 @pytree_dataclass
@@ -40,6 +40,10 @@ class DiffusionCarry(Carry):
     block_step: Int[Array, " B"] = axes()
     block_masks: Int[Array, " B"] = axes()
     cache: Cache | None = axes(batch=-4, heads=-3)
+    # of samplers that edit what they wrote:
+    stays: Bool[Array, " B"] | None = axes(default=None)
+    full_steps: Int[Array, " B"] | None = axes(default=None)
+    commits: Int[Array, "B T S"] | None = axes(default=None)  # what each step wrote, -1 elsewhere
 
     def caches(self) -> tuple[Cache | None, ...]:
         return (self.cache,)
@@ -53,11 +57,17 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
 
     cfg_scale: float = 0.0  # guidance
     stop_at_eos: bool = False  # a sequence ends, and its rest is eos, when a block is full and …
-    stop_rule: ClassVar[Literal["last", "any"]] = "last"  # … its last token, or any token of the response, is eos
+    stop_rule: ClassVar[Literal["last", "any", "first"]] = "last"
+    """… its last token, or any token of the response, is eos; "first": when an eos has no mask before it, full or not."""
 
     @property
     def adaptive(self) -> bool:
         """Sequences finish when they are full, and not after a fixed number of steps."""
+        return False
+
+    @property
+    def edits(self) -> bool:
+        """What was written may be written again."""
         return False
 
     @property
@@ -75,6 +85,18 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
             begin=jnp.full(batch, canvas.prompt_length),
             end=jnp.full(batch, length),
         )
+
+    def sight(self, config: ModelConfig, canvas: Canvas, block: Block, window: Window) -> Sight | None:
+        """What exists in this step, and how far each query sees; None = the whole canvas, by the model's own pattern."""
+        return None
+
+    def readers(self, config: ModelConfig, canvas: Canvas, window: Window) -> Int[Array, "B W"]:
+        """The queries that predict the window's positions."""
+        return head_queries(config, window.position, canvas.first[:, None], canvas.tokens.shape[1])
+
+    def time(self, config: ModelConfig, window: Window) -> Float[Array, " B"] | None:
+        """What a model is told of the noise level in this step; None = that of the share of masks."""
+        return None
 
     @abc.abstractmethod
     def decide(self, config: ModelConfig, logits: Float[Array, "B W V"], window: Window, draws: Draws) -> Commit:
@@ -102,6 +124,9 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
             block_step=zero,
             block_masks=zero,
             cache=None if self.cache is None else empty_block_cache(run, self, batch, length),
+            stays=zero > 0 if self.edits else None,
+            full_steps=zero if self.edits else None,
+            commits=jnp.full((batch, run.spec.total_steps, length), -1, jnp.int32) if self.edits else None,
         )
         if run.spec.intervene is not None:
             needed = partial(run_canvas, run, outputs=zero[:, None], recorders=run.spec.record.needs)
@@ -113,11 +138,14 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
         canvas = see_canvas(run, carry)
         block = self.block(run.config, canvas)
         window = see_window(run, self, carry, canvas, block)
-        carry = intervened(run, carry, run.inputs.mask)
+        sight = self.sight(run.config, canvas, block, window)
+        carry = intervened(run, carry, run.inputs.mask if sight is None else sight.before & run.inputs.mask)
         wanted = run.spec.record.recorders if record else ()
-        scores, records, needed_record, cache = self._look(run, carry, window, wanted)
+        at = Looking(window, self.readers(run.config, canvas, window), sight)
+        scores, records, needed_record, cache = self._look(run, carry, at, wanted)
         if run.spec.edit_logits is not None:
             scores = check_edit("edit_logits", scores, run.spec.edit_logits(carry.step, scores, window.position))
+        carry = checked(carry, scores, window.read)
         commit = self.decide(run.config, scores, window, run.inputs.draws)
         carry = write(run, self, carry, commit, window, block)
         carry = carry.replace(
@@ -126,25 +154,35 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
             block_masks=window.block_masks,
             cache=cache,
             needed_record=needed_record,
+            full_steps=window.full_steps,
         )
         return carry, records
+
+    def cached_pass(
+        self, run: Decoding, carry: DiffusionCarry, window: Window, hiding: Hiding, recorders: tuple[Recorder, ...]
+    ) -> PassOutput:
+        """With `cache`: a pass over some of the tokens, on the keys and values of the others."""
+        return cached_pass(run, self, carry, window, hiding, recorders)
+
+    def commits(self, carry: DiffusionCarry) -> Int[Array, "T B S"] | None:
+        return None if carry.commits is None else jnp.moveaxis(carry.commits, 1, 0)
 
     def _look(
         self,
         run: Decoding,
         carry: DiffusionCarry,
-        window: Window,
+        at: Looking,
         recorders: tuple[Recorder, ...],
     ) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...], PyTree, Cache | None]:
         """Run the model: (logits of the window, records, what the intervention reads, cache)."""
         config, intervene, needs, drop = run.config, run.spec.intervene, run.spec.record.needs, carry.drop
-        first = jnp.argmax(run.inputs.mask, axis=1)
-        outputs = head_queries(config, window.position, first[:, None], carry.tokens.shape[1])
+        window, outputs = at.window, at.readers
         some = queries_that_lose_keys(run, carry, window, outputs)
-        on_canvas = partial(run_canvas, run, carry, outputs=outputs, hidden_from=some)
+        time = self.time(config, window) if config.time_conditioning else None
+        on_canvas = partial(run_canvas, run, carry, outputs=outputs, hidden_from=some, sight=at.sight, time=time)
         cache = None
         if self.cache is not None:
-            scores, values, cache = cached_pass(run, self, carry, window, Hiding(drop, some), recorders + needs)
+            scores, values, cache = self.cached_pass(run, carry, window, Hiding(drop, some), recorders + needs)
         else:
             scores, values = on_canvas(carry.tokens, drop=drop, recorders=recorders + needs)
             if self.cfg_scale > 0:
@@ -165,6 +203,8 @@ def see_canvas(run: Decoding, carry: DiffusionCarry) -> Canvas:
         first=jnp.argmax(run.inputs.mask, axis=1),
         step=carry.step,
         prompt_length=run.spec.prompt_length,
+        block=carry.block,
+        stays=carry.stays,
     )
 
 
@@ -180,8 +220,14 @@ def see_window(run: Decoding, sampler: DiffusionSampler, carry: DiffusionCarry, 
     else:
         position = block.begin[:, None] + jnp.arange(sampler.window(run.config))
     inside = position < block.end[:, None]
-    eligible = jnp.take_along_axis(canvas.masked, jnp.minimum(position, length - 1), axis=1) & inside
+    place = jnp.minimum(position, length - 1)
+    eligible = jnp.take_along_axis(canvas.masked, place, axis=1) & inside
     is_new = block.number != carry.block
+    more = {}
+    if carry.full_steps is not None:
+        more["token"] = jnp.take_along_axis(canvas.tokens, place, axis=1)
+        more["written"] = jnp.take_along_axis(fillable(run.inputs), place, axis=1) & inside & ~eligible
+        more["full_steps"] = jnp.where(is_new, 0, carry.full_steps) + ~eligible.any(axis=1)
     return Window(
         position=position,
         eligible=eligible,
@@ -189,6 +235,7 @@ def see_window(run: Decoding, sampler: DiffusionSampler, carry: DiffusionCarry, 
         block_masks=jnp.where(is_new, eligible.sum(axis=1), carry.block_masks),
         step=canvas.step,
         offset=position - run.spec.prompt_length,
+        **more,
     )
 
 
@@ -206,7 +253,7 @@ def queries_that_lose_keys(
     if rows == "masked":
         return masked
     batch, length = masked.shape
-    query = jnp.where(window.eligible, outputs, length)  # out of range: not set
+    query = jnp.where(window.read, outputs, length)  # out of range: not set
     return jnp.zeros_like(masked).at[jnp.arange(batch)[:, None], query].set(True, mode="drop")
 
 
@@ -217,12 +264,16 @@ def run_canvas(
     *,
     outputs: Int[Array, "B W"],
     hidden_from: Bool[Array, "B S"] | None = None,
+    time: Float[Array, " B"] | None = None,
     drop: Shaped[Array, "L B H S"] | None = None,
     recorders: tuple[Recorder, ...] = (),
+    sight: Sight | None = None,
 ) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...]]:
     """(logits, records): the whole sequence through the layers, and the head where it can matter."""
-    batch = Batch.make(run.config, tokens, run.inputs.mask, prompt=run.inputs.prompt, done=carry.done)
-    batch = batch._replace(outputs=outputs, hidden_from=hidden_from)
+    mask = run.inputs.mask if sight is None else run.inputs.mask & sight.mask
+    limit = None if sight is None else sight.limit
+    batch = Batch.make(run.config, tokens, mask, prompt=run.inputs.prompt, done=carry.done)
+    batch = batch._replace(outputs=outputs, hidden_from=hidden_from, limit=limit, time=time)
     out = run.model(batch, drop=drop, recorders=recorders, execution=run.spec.execution)
     assert out.logits is not None
     return out.logits, out.record
@@ -242,6 +293,9 @@ def write(
     where = commit.where & ~carry.done[:, None]
     index = jnp.where(where, window.position, carry.tokens.shape[1])  # out of range: not written
     tokens = carry.tokens.at[sequences, index].set(commit.token.astype(jnp.int32), mode="drop")
+    if carry.commits is not None:  # the first time counts
+        taken = jnp.take_along_axis(carry.committed_at, jnp.minimum(window.position, carry.tokens.shape[1] - 1), axis=1)
+        index = jnp.where(taken < 0, index, carry.tokens.shape[1])
     committed_at = carry.committed_at.at[sequences, index].set(carry.step, mode="drop")
     if run.spec.edit_tokens is not None:
         edited = check_edit("edit_tokens", tokens, run.spec.edit_tokens(carry.step, tokens))
@@ -249,15 +303,19 @@ def write(
         filled = may_fill & (carry.tokens == config.mask_id) & (tokens != config.mask_id)
         committed_at = jnp.where(filled, carry.step, jnp.where(tokens == config.mask_id, -1, committed_at))
     left = may_fill & (tokens == config.mask_id)
-    done = carry.done
-    if sampler.stop_at_eos:
-        stops = ends_in_eos(run, sampler, tokens, left, block) & ~done
+    done, stays = carry.done, jnp.zeros_like(carry.done) if commit.stays is None else commit.stays
+    if sampler.stop_at_eos and config.eos_ids:
+        stops = ends_in_eos(run, sampler, tokens, left, block) & ~done & ~stays
         rest = left & stops[:, None]
         tokens = jnp.where(rest, config.eos_ids[0], tokens)
         committed_at = jnp.where(rest, carry.step, committed_at)
         left, done = left & ~rest, done | stops
     if sampler.adaptive:
-        done = done | ~left.any(axis=1)
+        done = done | ~(left.any(axis=1) | stays)
+    if carry.commits is not None:
+        written = jnp.where(tokens == carry.tokens, -1, tokens)
+        commits = lax.dynamic_update_index_in_dim(carry.commits, written, carry.step, axis=1)
+        carry = carry.replace(stays=stays, commits=commits)
     return carry.replace(
         step=carry.step + 1, tokens=tokens, committed_at=committed_at, done=done, steps=carry.steps + ~carry.done
     )
@@ -271,6 +329,9 @@ def ends_in_eos(
     block: Block,
 ) -> Bool[Array, " B"]:
     """Sequences whose block is full and has eos where the sampler's stop rule looks for it."""
+    if sampler.stop_rule == "first":
+        is_end = fillable(run.inputs) & jnp.isin(tokens, jnp.array(run.config.eos_ids))
+        return (is_end & (left.cumsum(axis=1) == 0)).any(axis=1)
     position = jnp.arange(tokens.shape[1])
     inside = position < block.end[:, None]
     where = inside & fillable(run.inputs) if sampler.stop_rule == "any" else position == block.end[:, None] - 1

@@ -10,8 +10,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.base import check_filters, require
-from jaxsink.sampling.canvas import Commit, Window
+from jaxsink.sampling.base import require
+from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
 from jaxsink.sampling.confidence import (
     choose_token,
     commit_best,
@@ -24,17 +24,24 @@ from jaxsink.sampling.confidence import (
     token_noise,
 )
 from jaxsink.sampling.diffusion import DiffusionSampler
+from jaxsink.sampling.llada import default_block
 from jaxsink.sampling.rng import ORDER, TRANSFER, Draws, gumbel, position_keys
 from jaxsink.sampling.schedules import dream_ratios
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DreamSampler(DiffusionSampler):
     """Dream's generation: the whole response at once, shifted logits, a share of the masks per step.
 
     alg: "entropy", "maskgit_plus" (top probability), "topk_margin", or "origin" (random positions). alg_temp > 0 draws the
     positions at random, surer ones more often. The share of step i is int(masks * (1 - t[i+1]/t[i])), all at the end.
+
+    block_length: fill the response block by block, each with its share of the steps and a schedule of its own, as Fast-dLLM
+    runs Dream; None, as Dream itself, has one block. cache: "prefix" or "dual" reuse keys and values within a block:
+    faster, approximate, and recorded attention then covers the tokens that ran only (docs/numerics.md).
     """
+
+    later = ("block_length", "cache")
 
     max_new_tokens: int = 128
     steps: int = 128
@@ -44,33 +51,70 @@ class DreamSampler(DiffusionSampler):
     top_p: float | None = None
     top_k: int | None = None
     eps: float = 1e-3
+    block_length: int | None = None
+    cache: Literal["prefix", "dual"] | None = None
 
     length_field = "max_new_tokens"
 
     def check(self, config: ModelConfig) -> None:
-        require(min(self.max_new_tokens, self.steps) > 0, "DreamSampler: max_new_tokens and steps must be positive.")
-        known = ("origin", "maskgit_plus", "topk_margin", "entropy")
-        require(self.alg in known, f"DreamSampler: unknown alg {self.alg!r}; known are {', '.join(known)}.")
-        require(0 < self.eps < 1, f"DreamSampler: eps must lie in (0, 1), and is {self.eps}.")
-        require(self.alg_temp is None or self.alg_temp >= 0, "DreamSampler: alg_temp must not be negative.")
-        check_filters("DreamSampler", self.temperature, self.top_p, self.top_k)
+        super().check(config)
+        size = self.block_length
+        require(
+            size is None or self.max_new_tokens % size == 0,
+            f"DreamSampler: max_new_tokens {self.max_new_tokens} is not a multiple of block_length {size}.",
+        )
+        require(
+            self.steps % self.blocks == 0,
+            f"DreamSampler: {self.steps} steps cannot be shared evenly by {self.blocks} blocks.",
+        )
+
+    @property
+    def blocks(self) -> int:
+        return 1 if self.block_length is None else self.max_new_tokens // self.block_length
+
+    @property
+    def steps_per_block(self) -> int:
+        return self.steps // self.blocks
 
     def total_steps(self, masks: int) -> int:
         return self.steps
 
+    def window(self, config: ModelConfig) -> int:
+        return self.block_length or self.max_new_tokens
+
+    def block(self, config: ModelConfig, canvas: Canvas) -> Block:
+        if self.block_length is None:
+            return super().block(config, canvas)
+        number = jnp.full(canvas.tokens.shape[0], canvas.step // self.steps_per_block)
+        begin = canvas.prompt_length + number * self.block_length
+        return Block(number, begin, begin + self.block_length)
+
+    def queries_per_step(self, length: int) -> float:
+        if self.cache is None:
+            return float(length)
+        block = self.block_length or self.max_new_tokens
+        part = 1 + (block if self.cache == "dual" else self.max_new_tokens)
+        return (length + (self.steps_per_block - 1) * min(part, length)) / self.steps_per_block
+
     def with_length(self, length: int) -> DreamSampler:
-        """As many tokens per step."""
-        return replace(self, max_new_tokens=length, steps=max(1, length * self.steps // self.max_new_tokens))
+        """As many tokens per step, in blocks that fit."""
+        block = self.block_length
+        if block is not None and length % block:
+            block = default_block(length)
+        blocks = 1 if block is None else length // block
+        steps = max(1, length * self.steps // self.max_new_tokens // blocks) * blocks
+        return replace(self, max_new_tokens=length, steps=steps, block_length=block)
 
     def decide(self, config: ModelConfig, logits: Float[Array, "B W V"], window: Window, draws: Draws) -> Commit:
         assert config.mask_id is not None
         shaped = shape_logits(logits, self.temperature, self.top_p, self.top_k)
         noise = token_noise(draws, window, logits.shape[-1]) if self.temperature > 0 else None
         choice = choose_token(shaped, logits, config.mask_id, noise)
-        ratio = jnp.asarray(dream_ratios(self.steps, self.eps))[window.step]
+        step = window.step % self.steps_per_block
+        ratio = jnp.asarray(dream_ratios(self.steps_per_block, self.eps))[step]
         if self.alg == "origin":
             draw = position_draws(draws, TRANSFER, window)
-            is_last = window.step == self.steps - 1
+            is_last = step == self.steps_per_block - 1
             return Commit(choice.token, window.eligible & (draw < ratio) & (~choice.waits | is_last))
         confidence = self.confidence(shaped, choice.token)
         if self.alg_temp:
@@ -85,3 +129,7 @@ class DreamSampler(DiffusionSampler):
         if self.alg == "maskgit_plus":
             return log_odds(shaped, token)
         return sure_by_margin(shaped) if self.alg == "topk_margin" else sure_by_entropy(shaped)
+
+    def __repr__(self) -> str:
+        """As a call. Fingerprints of runs are made of it; see `stated`."""
+        return f"DreamSampler({', '.join(f'{name}={value!r}' for name, value in self.stated().items())})"

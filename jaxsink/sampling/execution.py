@@ -22,7 +22,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.compilation import compiler_options, model_jit
 from jaxsink.nn.sharding import layout_of
 from jaxsink.nn.transformer import Transformer
-from jaxsink.parallel.axes import by_field, join, split, split_axes
+from jaxsink.parallel.axes import by_field, constrain, join, split, split_axes
 from jaxsink.parallel.mesh import Device
 from jaxsink.parallel.pmap import merge_batch, pmap_program, split_batch
 from jaxsink.sampling.base import Sampler
@@ -33,14 +33,19 @@ C = TypeVar("C", bound=Carry)
 
 
 def start(model: Transformer, tokens: Int[Array, "B S"], inputs: RunInputs, sampler: Sampler, spec: RunSpec) -> Carry:
-    return sampler.init(Decoding(model, inputs, spec), tokens)
+    carry = sampler.init(decoding(model, inputs, sampler, spec), tokens)
+    return constrain(carry.replace(broken=jnp.zeros_like(carry.done)), spec.mesh)
+
+
+def decoding(model: Transformer, inputs: RunInputs, sampler: Sampler, spec: RunSpec) -> Decoding:
+    return Decoding(model.with_config(sampler.run_config(model.config)), inputs, spec)
 
 
 def advance(
     model: Transformer, carry: C, inputs: RunInputs, sampler: Sampler, spec: RunSpec, chunk: int, is_first: bool
 ) -> tuple[C, tuple[PyTree, ...]]:
     """Up to `chunk` more steps; before the first of all, what the sampler runs once (the prompt)."""
-    run = Decoding(model, inputs, spec)
+    run = decoding(model, inputs, sampler, spec)
     if is_first:
         carry = sampler.prefill(run, carry)
     return run_steps(partial(sampler.step, run), carry, spec, chunk)

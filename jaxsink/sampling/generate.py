@@ -15,6 +15,7 @@ from jax import Array
 from jaxtyping import Int, PyTree
 from numpy.typing import ArrayLike
 
+from jaxsink.checks import at_least, check_fields, check_value
 from jaxsink.errors import JaxsinkError, check_keywords
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import explained, wait_on_cpu
@@ -23,7 +24,6 @@ from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.layout import put_batch
 from jaxsink.parallel.mesh import DATA, Device, mesh_of
 from jaxsink.parallel.pmap import check_devices, pad_batch
-from jaxsink.recording.spec import check_every
 from jaxsink.sampling import interventions
 from jaxsink.sampling.base import Sampler, filler_id
 from jaxsink.sampling.execution import Program
@@ -74,13 +74,11 @@ class RunOptions:
     policies: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        check_every(self.every)
-        if self.stream is not None and (self.stream < 1 or self.stream % self.every):
+        check_fields(self, "generate", dict.fromkeys(("every", "stream", "pad_to"), at_least(1, 1 << 31)))
+        if self.stream is not None and self.stream % self.every:
             raise JaxsinkError(f"stream must be a multiple of every ({self.every}), and is {self.stream}.")
         if self.listener is not None and self.stream is None:
             raise JaxsinkError("a listener is called after every `stream` steps; give stream=1 or more.")
-        if self.pad_to is not None and self.pad_to < 1:
-            raise JaxsinkError(f"pad_to must be 1 or more, and is {self.pad_to}.")
 
     @classmethod
     def make(cls, given: Options) -> RunOptions:
@@ -105,7 +103,7 @@ def generate(
 
     prompts    a text or a list of texts, for the model's own tokenizer; or int[B,P], left-padded where `mask` bool[B,P]
                says so; or a list of lists of ids. Masks inside are filled.
-    sampler    LLaDASampler, DreamSampler, SDARSampler, ARSampler or your own; None takes what the model recommends
+    sampler    LLaDASampler, DreamSampler, SDARSampler … or your own; None takes what the model recommends
     record     recorders, as for `forward`; see also jaxsink.reduce
     intervene  a function of the previous step that names the keys to hide; see jaxsink.sampling.interventions
     seed       one for all sequences, or one each; draws do not depend on batch or padding
@@ -117,16 +115,16 @@ def generate(
     pad_to     pad prompts to a multiple of this, so that prompts of many lengths share a compiled program
     backend    of the attention, as for `forward`
     draws      recorded uniform draws to replay: {"token": [T,B,S,V], "remask": [T,B,S], "transfer": [T,B,S]}
-    force      ids per sequence that an autoregressive model has to write before it goes on freely: `log_prob` then says
-               how likely they were under the intervention
+    force      ids per sequence that an autoregressive model has to write first; `log_prob` says how likely they were
     edit_logits  traceable f(step, logits f32[B,W,V], position i32[B,W]) -> logits, before the sampler decides (diffusion)
     edit_tokens  traceable f(step, tokens i32[B,S]) -> tokens, before the first step (step = -1) and after each (diffusion)
-    listener   called on the host after every `stream` steps, for live displays: f(steps done,
-               tokens, committed_at), or f(…, record) for the record of these steps too
+    listener   called on the host after every `stream` steps: f(steps done, tokens, committed_at), or f(…, their record)
     devices    deal the sequences out over these devices by pmap, each with a copy of the weights; a model that was loaded
                onto a mesh uses that instead. Neither changes the results, and batches need not divide.
     policies   which of the intervention's policies each sequence follows (sinks.Turns); None takes them in turns
     """
+    check_value("generate: model", model, Transformer)
+    check_value("generate: chat", chat, bool)
     config, how = model.config, RunOptions.make(options)
     sampler = model_sampler(model) if sampler is None else sampler
     check_run(config, sampler, intervene, how)
@@ -151,6 +149,17 @@ def generate(
     return as_generation(program, start, inputs, carry, records)
 
 
+def check_numbers(carry: Carry, count: int) -> Carry:
+    """The same carry, if nothing was chosen by logits that are no numbers."""
+    broken = np.flatnonzero(to_host(carry.broken)[:count])
+    if broken.size:
+        raise JaxsinkError(
+            f"the logits of sequence {broken[0]} became NaN or infinite in step {int(carry.step) - 1}, so there is nothing "
+            "to choose by; look at the weights (jaxsink.load verifies them), at the type, and at what intervenes."
+        )
+    return carry
+
+
 def chosen_devices(how: RunOptions, spec: RunSpec, count: int) -> tuple[Device, ...] | None:
     """Devices for pmap, no more than there are sequences; None: the default one, or the model's mesh."""
     if how.devices is None:
@@ -166,18 +175,16 @@ def check_run(config: ModelConfig, sampler: Sampler, intervene: Intervention | N
         raise JaxsinkError(f"sampler is the class {sampler.__name__}; give one of its objects, {sampler.__name__}(…).")
     if not isinstance(sampler, Sampler):
         raise JaxsinkError(
-            "sampler must be a LLaDASampler, DreamSampler, SDARSampler or ARSampler, or None for the one that the model "
+            "sampler must be a LLaDASampler, DreamSampler, ARSampler or another one, or None for the one that the model "
             f"recommends, not {type(sampler).__name__}: {sampler!r}."
         )
+    Sampler.check(sampler, config)  # also one of the caller's own, whose `check` may not begin with it
     sampler.check(config)
     interventions.check(intervene, config, sampler)
     if not sampler.is_autoregressive and config.mask_id is None:
         raise JaxsinkError(f"a {config.family} model has no mask token, so {type(sampler).__name__} cannot run on it.")
-    for name, edit in (("edit_logits", how.edit_logits), ("edit_tokens", how.edit_tokens)):
-        if edit is not None and sampler.is_autoregressive:
-            raise JaxsinkError("edit_logits and edit_tokens are for diffusion samplers.")
-        if edit is not None and not callable(edit):
-            raise JaxsinkError(f"{name} must be a function that JAX can trace, not {edit!r}.")
+    if sampler.is_autoregressive and (how.edit_logits is not None or how.edit_tokens is not None):
+        raise JaxsinkError("edit_logits and edit_tokens are for diffusion samplers.")
     if how.force is not None and not sampler.is_autoregressive:
         raise JaxsinkError("force is for autoregressive models; masks in the prompt make a diffusion model fill gaps.")
 
@@ -192,6 +199,11 @@ def make_spec(
 ) -> RunSpec:
     if start.infill and sampler.cache is not None:
         raise JaxsinkError("masks inside the prompt cannot be filled with a cache.")
+    if start.infill and not sampler.infills:
+        raise JaxsinkError(
+            f"masks stand in the prompt, and {type(sampler).__name__} cannot fill them with these settings: take them out, "
+            "or choose a sampler that does, such as LLaDASampler or MDLMSampler."
+        )
     spec = RunSpec.make(
         model.config,
         record,
@@ -227,13 +239,14 @@ def run(
     carry = program.start(canvas, inputs)
     if stream is None:
         carry, records = program.advance(carry, inputs, spec.total_steps, is_first=True)
-        return program.joined(carry, batch), records
+        return check_numbers(program.joined(carry, batch), count), records
     chunks, chunk, wanted = [], min(stream, spec.total_steps), spec.record.recorded(spec.total_steps)
     while len(chunks) * spec.record.recorded(chunk) < wanted and not bool(carry.done.all()):
         carry, records = program.advance(carry, inputs, chunk, is_first=not chunks)
         chunks.append(to_host(records))
+        now = check_numbers(program.joined(carry, batch), count)
         if listener is not None:
-            now, records = program.joined(carry, batch), cut(chunks[-1], batch, count, axis=2)
+            records = cut(chunks[-1], batch, count, axis=2)
             tell(listener, now, count, jax.tree.unflatten(spec.record.treedef, records))
     return program.joined(carry, batch), jax.tree.map(lambda *parts: all_steps(parts, wanted), *chunks)
 
@@ -279,8 +292,10 @@ def as_generation(
         approximate=sampler.cache,
         log_prob=only(sampler.log_prob(carry)),
         divergence=only(sampler.divergence(carry)),
+        commits=only(sampler.commits(carry), axis=1),
         autoregressive=sampler.is_autoregressive,
         recorders=jax.tree.unflatten(spec.record.treedef, map(Kept.of, spec.record.recorders)),
         tokenizer=known_tokenizer(program.model),
         end_ids=end_ids(config) if sampler.ends_at_eos else (),
+        appending=sampler.appending,
     )

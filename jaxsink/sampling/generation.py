@@ -15,6 +15,7 @@ import jaxsink
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.parallel.hosts import to_host
+from jaxsink.sampling.canvas import Appending
 from jaxsink.sampling.leaves import AnyArray, Kept
 from jaxsink.sampling.tidy import Selection, dataframe, dataset
 from jaxsink.text.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ class Generation:
     tokens: Int[AnyArray, "B S"]
     """Prompt and response."""
     committed_at: Int[AnyArray, "B S"]
-    """The step at which a position was filled, -1 for the prompt."""
+    """The step at which a position was filled, for the first time if it was edited later; -1 for the prompt."""
     record: PyTree[Shaped[AnyArray, "T L B ..."]]
     """What was recorded, as the recorders were given; None without recorders. T counts recorded steps."""
     mask: Bool[AnyArray, "B S"]
@@ -57,6 +58,12 @@ class Generation:
     """That of the model, where it is known."""
     end_ids: tuple[int, ...] = ()
     """Tokens that end a text."""
+    appending: Appending | None = None
+    """How the canvas grew, where the sampler appended blocks to it."""
+    commits: Int[AnyArray, "steps B S"] | None = None
+    """Of samplers that may write a position again: the token that each step wrote there, which may be the mask again, -1
+    where it wrote none. The first of a position is at `committed_at`, the last is in `tokens`. All steps count, recorded
+    or not."""
 
     def __repr__(self) -> str:
         batch, length = self.tokens.shape
@@ -98,6 +105,7 @@ class Generation:
     def on_host(self) -> Generation:
         """The same with NumPy arrays, whole, in every process."""
         names = ("tokens", "committed_at", "record", "mask", "steps", "recorded_steps", "log_prob", "divergence")
+        names += ("commits",)
         return replace(self, **to_host({name: getattr(self, name) for name in names}))
 
     def show(self, tokenizer: Tokenizer | None = None) -> None:
@@ -106,16 +114,28 @@ class Generation:
 
     def canvas(self, step: int, mask_id: int) -> Int[np.ndarray, "B S"]:
         """What the model saw at the given step."""
-        committed = np.asarray(self.committed_at)
-        return np.where(committed >= step, mask_id, np.asarray(self.tokens))
+        committed, tokens = np.asarray(self.committed_at), np.asarray(self.tokens)
+        if self.commits is not None:
+            tokens = tokens_before(np.asarray(self.commits)[:step], tokens)
+        return np.where(committed >= step, mask_id, tokens)
+
+    def times_committed(self) -> Int[np.ndarray, "B S"]:
+        """How often each position was written: once, unless the sampler edited it."""
+        if self.commits is None:
+            return (np.asarray(self.committed_at) >= 0).astype(int)
+        return (np.asarray(self.commits) >= 0).sum(axis=0)
 
     def real_at(self) -> Bool[np.ndarray, "T B S"]:
-        """The tokens that exist at each recorded step; an autoregressive model's are written one by one."""
+        """The tokens that exist at each recorded step; an autoregressive model's are written one by one, and some samplers
+        append blocks."""
         mask = np.asarray(self.mask)
         there = np.ones((len(self.recorded_steps), *mask.shape), bool)
         if self.autoregressive:
             last = self.prompt_length - 1 + np.asarray(self.recorded_steps)
             there = np.arange(mask.shape[1]) <= last[:, None, None]
+        if self.appending is not None:
+            steps, committed_at = np.asarray(self.recorded_steps), np.asarray(self.committed_at)
+            there = np.arange(mask.shape[1]) < self.appending.ends(committed_at, self.prompt_length, steps)[..., None]
         return mask & there
 
     def filled(self) -> Bool[np.ndarray, "B S"]:
@@ -174,6 +194,15 @@ class Generation:
     def plot_layers(self, **options: Any) -> Axes:
         """How strong the largest sink is in each layer and head; options as for `jaxsink.plots.plot_layers`."""
         return jaxsink.plots.plot_layers(self, **options)
+
+
+def tokens_before(commits: Int[np.ndarray, "steps B S"], tokens: Int[np.ndarray, "B S"]) -> Int[np.ndarray, "B S"]:
+    """What these steps wrote last at each position; `tokens` where they wrote nothing."""
+    if not len(commits):
+        return tokens
+    last = len(commits) - 1 - (commits[::-1] >= 0).argmax(axis=0)
+    written = np.take_along_axis(commits, last[None], axis=0)[0]
+    return np.where(written >= 0, written, tokens)
 
 
 def end_ids(config: ModelConfig) -> tuple[int, ...]:

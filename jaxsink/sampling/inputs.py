@@ -10,8 +10,10 @@ from jax import Array
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
+from jaxsink.checks import check_value
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.inputs import as_numbers
 from jaxsink.sampling.base import Sampler, filler_id
 from jaxsink.sampling.rng import DrawName, Draws, check_seeds, replayed, sequence_keys
 from jaxsink.sampling.run import RunInputs, RunSpec
@@ -49,13 +51,16 @@ class Start:
         if force is not None:
             blank = forced_response(force, blank.shape, config)
         canvas = np.concatenate([tokens, blank], axis=1).astype(np.int32)
-        if config.positions == "learned" and canvas.shape[1] > config.max_positions:
+        real = np.concatenate([mask, response], axis=1)
+        longest = canvas.shape[1] if config.positions == "learned" else int(real.sum(axis=1).max())
+        if longest > config.max_positions:
             raise JaxsinkError(
-                f"prompt and response of {canvas.shape[1]} tokens exceed the {config.max_positions} positions."
+                f"prompt and response of {longest} tokens exceed the {config.max_positions} positions that the model was "
+                "made for; shorten one of them."
             )
         return cls(
             canvas=canvas,
-            mask=np.concatenate([mask, response], axis=1),
+            mask=real,
             prompt=np.concatenate([mask & ~is_gap, np.zeros_like(response)], axis=1),
             prompt_length=tokens.shape[1],
             masks=int(is_gap.sum(axis=1).max()) + response.shape[1],
@@ -97,7 +102,7 @@ def pad_prompts(
 ) -> tuple[Int[np.ndarray, "B P"], Bool[np.ndarray, "B P"]]:
     """(tokens, mask), padded on the left; pad_to: to a multiple of this."""
     pad = config.pad_id if config.pad_id is not None else 0
-    if isinstance(prompts, (list, tuple)) and len({np.shape(ids) for ids in prompts}) > 1:
+    if isinstance(prompts, (list, tuple)) and len({as_numbers("prompts", ids).shape for ids in prompts}) > 1:
         if mask is not None:
             raise JaxsinkError("prompts given as lists of different lengths need no mask.")
         lists = [list(ids) for ids in prompts]  # pyright: ignore[reportArgumentType]
@@ -106,12 +111,12 @@ def pad_prompts(
         width = max(map(len, lists))
         mask = np.array([[False] * (width - len(ids)) + [True] * len(ids) for ids in lists])
         prompts = [[pad] * (width - len(ids)) + ids for ids in lists]
-    tokens = np.asarray(prompts)
+    tokens = np.asarray(as_numbers("prompts", prompts))
     if tokens.ndim != 2 or 0 in tokens.shape:
         raise JaxsinkError(f"prompts must be [batch, length] or lists of ids, none of them empty, not {tokens.shape}.")
     if not np.issubdtype(tokens.dtype, np.integer):
         raise JaxsinkError(f"prompts must be token ids, not {tokens.dtype}.")
-    real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask).astype(bool)
+    real = np.ones(tokens.shape, bool) if mask is None else np.asarray(as_numbers("mask", mask)).astype(bool)
     if real.shape != tokens.shape:
         raise JaxsinkError(f"mask must have the prompts' shape {tokens.shape}, not {real.shape}.")
     if not real[:, -1].all():
@@ -132,6 +137,7 @@ def forced_response(
     force: Sequence[Sequence[int]], shape: tuple[int, ...], config: ModelConfig
 ) -> Int[np.ndarray, "B R"]:
     """What is to be written, -1 where the model is free."""
+    check_value("force", [tuple(ids) if isinstance(ids, list) else ids for ids in force], tuple[tuple[int, ...], ...])
     if len(force) != shape[0]:
         raise JaxsinkError(f"force has {len(force)} sequences, and there are {shape[0]} prompts.")
     wanted = np.full(shape, -1, np.int32)

@@ -24,6 +24,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Int, Key, PyTree, Shaped
 
+from jaxsink.checks import at_least, check_fields
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import count_tokens
 from jaxsink.nn.config import ModelConfig
@@ -46,6 +47,7 @@ class Previous(NamedTuple):
     policy: Int[Array, " B"] | None = None  # which of several policies a sequence follows; None: its place in the batch
     run_keys: Key[Array, " B"] | None = None  # a random key per sequence that is the same in all steps
     targets: Bool[Array, "L B H S"] | None = None  # in `targets`: what it returned the last time; in a call: this time
+    canvas: Bool[Array, "B S"] | None = None  # all tokens that there will be, in every step; None: those of `mask`
 
 
 Intervention = Callable[[Previous], Shaped[Array, "L B H S"]]
@@ -154,6 +156,9 @@ class DropPositions:
     spare: int = 0
 
     needs: ClassVar[tuple[()]] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, "DropPositions", dict.fromkeys(("positions", "layers", "heads", "spare"), at_least(0)))
 
     def __call__(self, previous: Previous) -> Bool[Array, "L B H S"]:
         layers, _, heads, _ = previous.drop.shape

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.base import check_filters, check_threshold, require
+from jaxsink.sampling.base import require
 from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
 from jaxsink.sampling.confidence import (
     choose_token,
@@ -70,9 +70,7 @@ class LLaDASampler(DiffusionSampler):
         return self.threshold is not None
 
     def check(self, config: ModelConfig) -> None:
-        require(
-            min(self.gen_length, self.steps, self.block_length) > 0, "LLaDASampler: lengths and steps must be positive."
-        )
+        super().check(config)
         require(
             self.gen_length % self.block_length == 0,
             f"LLaDASampler: gen_length {self.gen_length} is not a multiple of block_length {self.block_length}.",
@@ -81,14 +79,7 @@ class LLaDASampler(DiffusionSampler):
             self.steps % self.blocks == 0,
             f"LLaDASampler: {self.steps} steps cannot be shared evenly by {self.blocks} blocks.",
         )
-        require(self.remasking in get_args(Remasking), f"LLaDASampler: unknown remasking {self.remasking!r}.")
-        require(self.cfg_scale >= 0, f"LLaDASampler: cfg_scale must not be negative, and is {self.cfg_scale}.")
-        require(self.cache in (None, "prefix", "dual"), f"LLaDASampler: unknown cache {self.cache!r}.")
         require(self.cache is None or self.cfg_scale == 0, "LLaDASampler: guidance and a cache do not go together.")
-        require(
-            self.cache is None or not config.shift_logits,
-            f"LLaDASampler: a cache needs logits that predict their own position, and {config.family}'s are shifted.",
-        )
         require(
             not self.text_only or config.text_vocab is not None,
             "LLaDASampler: text_only needs a model whose config says where text ends (text_vocab).",
@@ -101,8 +92,6 @@ class LLaDASampler(DiffusionSampler):
             "LLaDASampler: with a cache and a threshold the steps depend on the batch, and so would random draws; set "
             "temperature to 0 and remasking to 'low_confidence', or leave one of the two out.",
         )
-        check_threshold("LLaDASampler", self.threshold)
-        check_filters("LLaDASampler", self.temperature, None, None)
 
     def total_steps(self, masks: int) -> int:
         return masks if self.adaptive else self.steps_per_block * self.blocks

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 class Sampling(TypedDict, total=False):
     """What may be changed of a sampler; what is None or not given stays as the model recommends.
 
-    block: LLaDA's block length; cfg: its classifier-free guidance. All others have the names of the samplers' own fields.
+    block: the block length of all that have blocks; small_block: of Fast-dLLM v2's small blocks; cfg: classifier-free
+    guidance of LLaDA's and dllm's. All others have the names of the samplers' own fields.
     """
 
     steps: int | None
     block: int | None
+    small_block: int | None
     steps_per_block: int | None
     threshold: float | None
     temperature: float | None
@@ -31,25 +33,34 @@ class Sampling(TypedDict, total=False):
     alg: Literal["origin", "maskgit_plus", "topk_margin", "entropy"] | None
     alg_temp: float | None
     cache: Literal["prefix", "dual"] | None
+    use_block_cache: bool | None
     stop_at_eos: bool | None
+    causal_context: bool | None
+    right_shift_logits: bool | None
     logits_eos_inf: bool | None
     confidence_eos_eot_inf: bool | None
     whole_map: bool | None
+    editing_threshold: float | None
+    max_post_steps: int | None
+    num_to_transfer: int | None
+    eos_early_stop: bool | None
 
 
-FIELDS = {name: name for name in Sampling.__annotations__} | {"block": "block_length", "cfg": "cfg_scale"}
+RENAMED = {"block": "block_length", "small_block": "small_block_size", "cfg": "cfg_scale"}
+FIELDS = {name: name for name in Sampling.__annotations__} | RENAMED
 
 
 def with_options(config: ModelConfig, base: Sampler, tokens: int | None = None, **options: Unpack[Sampling]) -> Sampler:
     """The sampler `base` for a response of so many tokens, with what is given changed, checked for the model."""
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    known = {name: field for name, field in FIELDS.items() if field in base.settings()}
+    fields = FIELDS | ({"block": "block_size"} if "block_size" in base.settings() else {})
+    known = {name: field for name, field in fields.items() if field in base.settings()}
     for name in given:
         if name not in known:
             has = ", ".join(map(option, known))
             raise JaxsinkError(f"{option(name)} is not for a {config.family} model: its sampler has {has}.")
     sampler = base if tokens is None else base.with_length(tokens)
-    if "block" in known:
+    if {"block", "steps", "remasking", "cache"} <= known.keys():
         sampler = with_blocks(sampler, given)
     sampler = sampler.with_settings({known[name]: value for name, value in given.items()})
     chosen = vars(sampler)

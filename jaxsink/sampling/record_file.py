@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,17 @@ from jaxsink.checkpoints.gcs import local
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.recorder import Recorder
 from jaxsink.recording.named import Shape, named_recorders, step_bytes
-from jaxsink.runs.atomic import new_file
+from jaxsink.runs.atomic import check_replaceable, new_file
+from jaxsink.runs.files import interpreting
 from jaxsink.runs.progress import human_bytes
+from jaxsink.sampling.canvas import Appending
 from jaxsink.sampling.generation import Generation
 from jaxsink.text.token_texts import token_texts
 from jaxsink.text.tokenizer import Tokenizer
 
 LARGE = 2e9  # bytes of a record that deserve a warning
 FIELDS = ("tokens", "committed_at", "mask", "recorded_steps", "steps", "prompt_length", "autoregressive")
+COMMITS = "commits"  # only of samplers that edit what they wrote
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class RecordFile:
             raise JaxsinkError(f"--record: the directory {target.parent} does not exist; create it first.")
         if target.is_dir() or not os.access(target.parent, os.W_OK):
             raise JaxsinkError(f"--record: {target} cannot be written as a file; choose another name.")
+        check_replaceable(target)
         if os.path.lexists(target) and not overwrite:
             raise JaxsinkError(f"--record: {target} exists already; choose another name, or add --overwrite.")
         size = step_bytes(list(recorders), shape)
@@ -68,8 +72,12 @@ class RecordFile:
     def write(self, generation: Generation, settings: JsonObject, tokenizer: Tokenizer | None) -> None:
         """The arrays by name, what the page needs to know of the generation, and the settings as a JSON string."""
         arrays = {name: np.asarray(getattr(generation, name)) for name in FIELDS}
+        if generation.commits is not None:
+            arrays[COMMITS] = np.asarray(generation.commits)
         arrays["token_texts"] = np.array([token_texts(tokenizer, ids) for ids in arrays["tokens"]])
         arrays |= flatten(generation.record)
+        if generation.appending is not None:
+            arrays["appending"] = np.array(astuple(generation.appending))
         arrays["settings"] = np.array(json.dumps(settings))
         with new_file(self.path) as partial, partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
@@ -79,6 +87,11 @@ def read_record(file: Path) -> tuple[Generation, list[list[str]], JsonObject]:
     """(generation, texts of the tokens, settings) that a RecordFile wrote."""
     if not file.is_file():
         raise JaxsinkError(f"{file} is not a file; give one that `jaxsink generate --record` wrote.")
+    with interpreting(file):
+        return _read_record(file)
+
+
+def _read_record(file: Path) -> tuple[Generation, list[list[str]], JsonObject]:
     data = read_arrays(file)
     try:
         settings = json.loads(str(data.pop("settings", "{}")))
@@ -87,9 +100,12 @@ def read_record(file: Path) -> tuple[Generation, list[list[str]], JsonObject]:
     missing = [key for key in (*FIELDS, "token_texts") if key not in data]
     if missing:
         raise JaxsinkError(f"{file} lacks {', '.join(missing)}; record it again with `jaxsink generate --record`.")
-    known: dict[str, Any] = {key: data.pop(key) for key in FIELDS}
+    known: dict[str, Any] = {key: data.pop(key) for key in FIELDS} | {"commits": data.pop(COMMITS, None)}
     texts = [[str(text) for text in texts_of_one] for texts_of_one in data.pop("token_texts")]
     known["prompt_length"], known["autoregressive"] = int(known["prompt_length"]), bool(known["autoregressive"])
+    if "appending" in data:
+        block, seeds, drafts = data.pop("appending").tolist()
+        known["appending"] = Appending(block, bool(seeds), bool(drafts))
     return Generation(record=unflatten(data), **known), texts, settings
 
 

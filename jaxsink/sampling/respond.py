@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Unpack, get_type_hints
 
 import jax
@@ -300,7 +300,7 @@ def describe(
         prompt_ids=job.ids,
         chat=job.template,
         steps=steps,
-        sampler={"name": type(job.sampler).__name__, **asdict(job.sampler)},  # pyright: ignore[reportArgumentType]
+        sampler={"name": type(job.sampler).__name__, **job.sampler.stated()},
         approximate=generation.approximate,
         seed=options.get("seed", 0),
         model=str(job.found.path),

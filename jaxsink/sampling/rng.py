@@ -22,6 +22,7 @@ from jaxtyping import Float, Int, Integer, Key, UInt32
 from numpy.typing import ArrayLike
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.inputs import as_numbers
 from jaxsink.parallel.axes import axes, pytree_dataclass
 
 TOKEN, REMASK, TRANSFER, ORDER, INTERVENE, INTERVENE_RUN = range(6)  # what a draw is for
@@ -94,7 +95,9 @@ def replayed(
 
     shape: T, B and S of the run; draws of more steps than it may take are left over.
     """
-    found = {name: np.asarray(value, np.float64) for name, value in (draws or {}).items()}
+    found = {
+        name: np.asarray(as_numbers(f"draws: {name!r}", value), np.float64) for name, value in (draws or {}).items()
+    }
     wanted = {"token": (*shape, vocab), "remask": shape, "transfer": shape}
     for name, value in found.items():
         if name not in wanted:
@@ -105,6 +108,8 @@ def replayed(
                 f"draws: {name!r} must be {axes} = {list(wanted[name])} for this run, or of more steps, not "
                 f"{list(value.shape)}."
             )
+        if not ((value >= 0) & (value <= 1)).all():
+            raise JaxsinkError(f"draws: {name!r} must be uniform draws, numbers from 0 to 1.")
     if "token" in found:  # the host has float64, so recorded draws close to 0 and 1 keep their noise
         found["token"] = -np.log(-np.log(found["token"]))
     return {name: value.astype(np.float32) for name, value in found.items()}

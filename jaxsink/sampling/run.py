@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int, PyTree, Shaped
 from jaxsink.nn.attention import choose_backend
 from jaxsink.nn.batch import Execution
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.sharding import keep_layout
+from jaxsink.nn.sharding import keep_layout, on_tpu
 from jaxsink.nn.transformer import Cache, Transformer
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
 from jaxsink.recording.spec import RecordSpec, make_record_spec, packed, zeros_like_shapes
@@ -63,7 +63,7 @@ class RunSpec(NamedTuple):
             intervene=intervene,
             prompt_length=prompt_length,
             total_steps=total_steps,
-            execution=Execution(choose_backend(backend, length, length, mesh), mesh),
+            execution=Execution(choose_backend(backend, length, length, mesh), mesh, whole_stacks=on_tpu(mesh)),
         )
 
     @property
@@ -105,6 +105,7 @@ class Carry:
     needed_record: PyTree[Shaped[Array, "L B ..."]] = axes(1, 2)  # what the intervention reads of the last step
     drop: Shaped[Array, "L B H S"] | None = axes(1, 2)  # what the intervention returned for the last step
     targets: Bool[Array, "L B H S"] | None = axes(1, 2)  # which keys it was after, if it wants to know
+    broken: Bool[Array, " B"] | None = axes(default=None, kw_only=True)  # logits were NaN or infinite; see `checked`
 
     def caches(self) -> tuple[Cache | None, ...]:
         """Keys and values that it holds."""
@@ -133,7 +134,8 @@ def run_steps(step: Step[C], carry: C, spec: RunSpec, chunk: int) -> tuple[C, tu
 
     def unfinished(state: tuple[C, PyTree]) -> Bool[Array, ""]:
         carry, _ = state
-        return (carry.step < jnp.minimum(first + chunk, spec.total_steps)) & ~carry.done.all()
+        goes_on = (carry.step < jnp.minimum(first + chunk, spec.total_steps)) & ~carry.done.all()
+        return goes_on if carry.broken is None else goes_on & ~carry.broken.any()
 
     def recorded(carry: C, buffers: PyTree) -> tuple[C, PyTree]:
         index = (carry.step - first) // plan.every
@@ -153,6 +155,17 @@ def run_steps(step: Step[C], carry: C, spec: RunSpec, chunk: int) -> tuple[C, tu
     carry, buffers = lax.while_loop(unfinished, body, (carry, buffers))
     records = jax.tree.map(lambda b, s: b.reshape(len(b), *s.shape), buffers, shapes)
     return constrain(carry, spec.mesh), keep_layout(records, spec.mesh, 2, 3)
+
+
+def checked(carry: C, logits: Float[Array, "B W V"], counts: Bool[Array, "B W"]) -> C:
+    """The carry that remembers whose logits are no numbers, at positions that count; the loop ends there.
+
+    Logits of -inf forbid tokens, so only a position that forbids all of them is broken. The largest tells it all: NaN and
+    inf win over every number.
+    """
+    is_broken = counts & ~jnp.isfinite(logits.max(axis=-1))
+    found = is_broken.any(axis=1) & ~carry.done
+    return carry.replace(broken=found if carry.broken is None else carry.broken | found)
 
 
 def intervened(run: Decoding, carry: C, mask: Bool[Array, "B S"]) -> C:
@@ -192,4 +205,5 @@ def previous_step(run: Decoding, carry: Carry, mask: Bool[Array, "B S"]) -> Prev
         policy=run.inputs.policy,
         run_keys=step_keys(run.inputs.draws.keys, INTERVENE_RUN, 0),
         targets=carry.targets,
+        canvas=run.inputs.mask,
     )

@@ -10,7 +10,8 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from jaxsink.nn.config import ModelConfig
-from jaxsink.sampling.base import check_filters, check_threshold, require
+from jaxsink.sampling.base import require
+from jaxsink.sampling.blocks import first_open_block, whole_blocks
 from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
 from jaxsink.sampling.confidence import choose_token, commit_best, log_odds, probability, shape_logits, token_noise
 from jaxsink.sampling.diffusion import DiffusionSampler
@@ -42,14 +43,12 @@ class SDARSampler(DiffusionSampler):
         return True
 
     def check(self, config: ModelConfig) -> None:
+        super().check(config)
         require(config.block_length is not None, f"SDARSampler: a {config.family} model is not block-causal.")
         steps = self.steps_per_block
-        fits = steps is None or (config.block_length is not None and 0 < steps <= config.block_length)
+        fits = steps is None or (config.block_length is not None and steps <= config.block_length)
         require(fits, f"SDARSampler: steps_per_block must lie between 1 and the block length, and is {steps}.")
-        require(self.gen_length > 0, "SDARSampler: gen_length must be positive.")
         require(not self.stop_at_eos or bool(config.eos_ids), "SDARSampler: stop_at_eos needs a model with an eos id.")
-        check_threshold("SDARSampler", self.threshold)
-        check_filters("SDARSampler", self.temperature, self.top_p, self.top_k)
 
     def total_steps(self, masks: int) -> int:
         return masks
@@ -57,20 +56,14 @@ class SDARSampler(DiffusionSampler):
     def response_mask(
         self, config: ModelConfig, prompt_lengths: Int[np.ndarray, " B"], padded: bool
     ) -> Bool[np.ndarray, "B R"]:
-        assert config.block_length is not None
-        length = self.gen_length + -(prompt_lengths + self.gen_length) % config.block_length
-        widest = self.gen_length + config.block_length - 1 if padded else int(length.max())
-        return np.arange(widest) < length[:, None]
+        return whole_blocks(config, prompt_lengths, self.gen_length, padded)
 
     def window(self, config: ModelConfig) -> int:
         assert config.block_length is not None
         return config.block_length
 
     def block(self, config: ModelConfig, canvas: Canvas) -> Block:
-        assert config.block_length is not None
-        number = (jnp.argmax(canvas.masked, axis=1) - canvas.first) // config.block_length
-        begin = canvas.first + number * config.block_length
-        return Block(number, begin, jnp.minimum(begin + config.block_length, canvas.tokens.shape[1]))
+        return first_open_block(config, canvas)
 
     def decide(self, config: ModelConfig, logits: Float[Array, "B W V"], window: Window, draws: Draws) -> Commit:
         assert config.mask_id is not None and config.block_length is not None

@@ -1,29 +1,26 @@
-"""The two programs that run inside the sandbox: a *candidate* that holds a generated program, and a *judge* that tests it.
+"""The two sides of a run: a *candidate* that holds a generated program, and a *judge* that tests it.
 
-They are separate processes. The judge runs the benchmark's checks on stand-ins: when a check calls the solution, the call
-goes over a socket to the candidate, and plain data comes back. So the generated program shares no memory with the checks:
-it can patch `assert`, `builtins` or `sys.exit`, and return objects that claim to equal everything, but all that ever
-reaches a check is numbers, texts and containers of them. Only the judge has the pipe that carries the verdict.
-
-This file runs as `python -I -c SOURCE ROLE` and uses the standard library alone.
+They are separate processes that share no memory and no descriptor: each has one socket, to the harness, which passes the
+messages on. The judge runs the benchmark's checks on stand-ins: when a check calls the solution, the call goes to the
+candidate, and plain data comes back. So the generated program can patch `assert`, `builtins` or `sys.exit`, and return
+objects that claim to equal everything, but all that ever reaches a check is numbers, texts and containers of them. The
+judge signs its verdict with a key that the harness gave to it alone.
 """
 
 from __future__ import annotations
 
 import builtins
+import hashlib
 import json
 import numbers
 import os
-import resource
-import socket
-import sys
 from itertools import islice
 from typing import Any, NoReturn
 
 LARGEST_MESSAGE = 2**22
 LONGEST_ITERATION = 10_000
-PR_SET_DUMPABLE = 4
-STARTED = b" "  # on the way of the verdict: both sides are up, and the program's time begins
+QUESTION, VERDICT = b"?", b"!"  # how a message of the judge begins
+SIGNATURE = 32  # bytes
 CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
@@ -32,31 +29,33 @@ class NotPlainError(TypeError):
 
 
 class Channel:
-    """Length-prefixed JSON messages over a socket."""
+    """Length-prefixed messages over an open socket."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
 
-    def send(self, message: Any) -> None:
-        raw = json.dumps(message).encode()
-        if len(raw) > LARGEST_MESSAGE:
-            raise ValueError(f"a value of {len(raw)} bytes is too large to be passed on")
-        self.connection.sendall(len(raw).to_bytes(4, "big") + raw)
+    def send(self, message: bytes) -> None:
+        if len(message) > LARGEST_MESSAGE:
+            raise ValueError(f"a value of {len(message)} bytes is too large to be passed on")
+        left = memoryview(len(message).to_bytes(4, "big") + message)
+        while left:
+            left = left[os.write(self.handle, left) :]
 
-    def receive(self) -> Any:
-        size = int.from_bytes(self._read(4), "big")
-        if size > LARGEST_MESSAGE:
-            raise ValueError(f"a message of {size} bytes is too large")
-        return json.loads(self._read(size))
+    def receive(self) -> bytes:
+        return self._read(int.from_bytes(self._read(4), "big"))
 
     def _read(self, size: int) -> bytes:
         parts = bytearray()
         while len(parts) < size:
-            part = self.connection.recv(size - len(parts))
+            part = os.read(self.handle, min(size - len(parts), 2**16))
             if not part:
-                raise EOFError("the program ended")
+                raise EOFError("the harness ended")
             parts += part
         return bytes(parts)
+
+
+def sign(key: bytes, message: bytes) -> bytes:
+    return hashlib.blake2b(message, key=key, digest_size=SIGNATURE).digest()
 
 
 def encode(value: Any, keep: Any) -> Any:
@@ -131,8 +130,11 @@ class Judge:
         self.channel = channel
 
     def ask(self, action: str, target: int | str, *values: Any) -> Any:
-        self.channel.send([action, target, encode(values, self._number)])
-        kind, content = self.channel.receive()
+        self.channel.send(QUESTION + json.dumps([action, target, encode(values, self._number)]).encode())
+        answer = self.channel.receive()
+        if not answer:
+            raise EOFError("the program ended")
+        kind, content = json.loads(answer)
         if kind == "value":
             return decode(content, lambda number: Remote(self, int(number)))
         raise _error_named(*map(str, content))
@@ -150,11 +152,23 @@ class Judge:
             space[name] = self.ask("name", name)
         exec(compile(checks, "<checks>", "exec"), space)
 
+    def serve(self, job: dict[str, Any]) -> None:
+        try:
+            self.run(job["setup"], job["names"], job["checks"])
+            report = {"passed": True, "detail": ""}
+        except BaseException as error:
+            report = {"passed": False, "detail": f"{type(error).__name__}: {_text_of(error)}"}
+        body = json.dumps(report).encode()
+        self.channel.send(VERDICT + sign(bytes.fromhex(job["key"]), body) + body)
+
 
 def _error_named(name: str, text: str) -> Exception:
-    """The program's exception, if it is one of Python's own: some checks expect a certain one."""
+    """The program's exception, if it is one of Python's own: some checks expect a certain one.
+
+    An end of iteration is not passed on: raised by a check's `all(map(…))` it would look like the end of the cases.
+    """
     kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    if isinstance(kind, type) and issubclass(kind, Exception) and name not in ("StopIteration", "StopAsyncIteration"):
         try:
             return kind(text)
         except TypeError:
@@ -195,14 +209,17 @@ class Candidate:
         except BaseException as error:
             failure = error
         while True:
-            action, target, values = self.channel.receive()
+            action, target, values = json.loads(self.channel.receive())
             try:
                 if failure is not None:
                     raise failure
                 result = self.act(action, target, decode(values, self.objects.__getitem__))
-                self.channel.send(["value", encode(result, self.keep)])
+                self._answer("value", encode(result, self.keep))
             except BaseException as error:
-                self.channel.send(["error", [type(error).__name__, _text_of(error)]])
+                self._answer("error", [type(error).__name__, _text_of(error)])
+
+    def _answer(self, kind: str, content: Any) -> None:
+        self.channel.send(json.dumps([kind, content]).encode())
 
 
 def _text_of(error: BaseException) -> str:
@@ -212,83 +229,11 @@ def _text_of(error: BaseException) -> str:
         return "its message cannot be shown"
 
 
-def forbid_dangerous_calls() -> None:
-    """A second fence, for machines without namespaces: Python itself then refuses files, processes and sockets.
-
-    The hook cannot be taken away again. Its names are its own, so that patched builtins do not reach it.
-    """
-    refusal, no_module, text, number = PermissionError, ImportError, str, int
-    is_a, starts_with = isinstance, str.startswith
-    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    forbidden = (
-        "socket.",
-        "subprocess.",
-        "shutil.",
-        "tempfile.",
-        "pty.",
-        "resource.",
-        "gc.",
-        "os.fork",
-        "os.exec",
-        "os.posix_spawn",
-        "os.spawn",
-        "os.system",
-        "os.kill",
-        "signal.pthread_kill",
-        "os.remove",
-        "os.rename",
-        "os.rmdir",
-        "os.mkdir",
-        "os.link",
-        "os.symlink",
-        "os.truncate",
-        "os.chmod",
-        "os.chown",
-        "os.utime",
-        "os.setxattr",
-        "os.chdir",
-    )
-
-    def hook(event: str, details: Any) -> None:
-        if starts_with(event, "ctypes."):
-            raise no_module(event)  # NumPy can do without, if it is told so in this way
-        if starts_with(event, forbidden):
-            raise refusal(event)
-        if event == "open" and is_a(details[2], number) and details[2] & writing:
-            raise refusal("writing a file")
-        if event == "open" and is_a(details[0], text) and starts_with(details[0], "/proc/"):
-            raise refusal("reading /proc")
-
-    sys.addaudithook(hook)
-
-
-def hide_from_other_processes() -> None:
-    """Without namespaces the candidate could look for the judge in /proc; the kernel then shows it a closed door."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def main(role: str, connection: str, verdict: str) -> None:
-    job = json.load(sys.stdin)
-    channel = Channel(socket.socket(fileno=int(connection)))
-    resource.setrlimit(resource.RLIMIT_NPROC, (job["processes"], job["processes"]))
-    if role == "candidate":
-        channel.send("ready")
-        if job["audit"]:
-            forbid_dangerous_calls()
+def serve(role: str, channel: Channel) -> None:
+    """Say that all is set up, and do what the harness then sends: it may send it only now."""
+    channel.send(json.dumps({"ready": role}).encode())
+    job = json.loads(channel.receive())
+    if role == "judge":
+        Judge(channel).serve(job)
+    else:
         Candidate(channel).serve(job["program"])
-    if not job["namespaces"]:
-        hide_from_other_processes()
-    channel.receive()
-    os.write(int(verdict), STARTED)
-    try:
-        Judge(channel).run(job["setup"], job["names"], job["checks"])
-        report = {"passed": True, "detail": ""}
-    except BaseException as error:
-        report = {"passed": False, "detail": f"{type(error).__name__}: {_text_of(error)}"}
-    os.write(int(verdict), json.dumps(report).encode())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

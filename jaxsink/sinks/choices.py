@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from jaxtyping import Int
 from numpy import ndarray
 
+from jaxsink.checks import Range, at_least, check_fields
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import Sampler
@@ -24,6 +25,14 @@ Rows = Literal["all", "newest", "decoded", "masked"]
 
 EVERY_SELECTION: tuple[Select, ...] = get_args(Select)
 SELECTIONS: tuple[Select, ...] = ("top", "random", "bottom")  # of Table 1
+RANGES = {
+    "k": at_least(0),
+    "layers": at_least(0),
+    "positions": at_least(0),
+    "spare": at_least(0),
+    "factor": at_least(0),
+    "share": Range(0, 1, frozenset({0, 1})),
+}
 MATCHED: tuple[Select, ...] = ("partner", "mass")  # random keys that follow what "top" would hide
 
 
@@ -34,20 +43,10 @@ def require(condition: bool, message: str) -> None:
 
 def check_settings(policy: MaskSinks) -> None:
     """Do the settings make a policy that can do something, in whatever run?"""
-    for name, known in (("select", Select), ("rank_on", RankOn), ("per", Per)):
-        value = getattr(policy, name)
-        require(value in get_args(known), f"{name} must be one of {', '.join(get_args(known))}, not {value!r}.")
-    known_rows = get_args(Rows)
-    require(
-        policy.rows in (None, *known_rows), f"rows must be one of {', '.join(known_rows)} or None, not {policy.rows!r}."
-    )
-    names = get_args(RuleName)
-    known_rule = policy.rule is None or isinstance(policy.rule, Rule) or policy.rule in names
-    require(known_rule, f"rule must be one of {', '.join(names)} or a rule, not {policy.rule!r}.")
+    check_fields(policy, "MaskSinks", RANGES)
     for name in ("layers", "positions"):
         value = getattr(policy, name)
         require(value is None or len(value) > 0, f"{name} is empty, so nothing would be hidden; None leaves it open.")
-    require(policy.factor >= 0 and policy.factor < float("inf"), f"factor must be 0 or more, and is {policy.factor}.")
     require(policy.factor != 1, "factor 1 leaves all attention as it is; 0 hides keys.")
     check_count(policy)
     check_combinations(policy)
@@ -55,12 +54,10 @@ def check_settings(policy: MaskSinks) -> None:
 
 def check_count(policy: MaskSinks) -> None:
     """K, or K as a share."""
-    require(policy.k >= 0, f"k must not be negative, and is {policy.k}.")
     counts = policy.positions is None and policy.rule != "threshold"
     hides = "queries without any key ignore the mask" if policy.keep else "nothing would be hidden"
     require(policy.k > 0 or not counts, f"k is 0, so {hides}; give None instead of a policy for the unmasked model.")
     if policy.share is not None:
-        require(0 < policy.share < 1, f"share must lie between 0 and 1, and is {policy.share}.")
         require(policy.k == 1, "give either k or share, not both.")
         require(counts, "share says how many keys to take, but fixed positions or rule 'threshold' take all of theirs.")
 

@@ -88,9 +88,6 @@ class MaskSinks:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("layers", "positions"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(int(number) for number in getattr(self, name)))
 
     @classmethod
     def calibrated(
@@ -214,7 +211,8 @@ class MaskSinks:
         back, as a hidden sink does."""
         layers, _, heads, _ = targets.shape
         keys = previous.keys if previous.run_keys is None else previous.run_keys
-        order = random_order(keys, previous.mask, layers, heads if self.per == "head" else 1)
+        canvas = previous.mask if previous.canvas is None else previous.canvas
+        order = random_order(keys, canvas, layers, heads if self.per == "head" else 1)
         order = jnp.broadcast_to(order, targets.shape)
         if self.select == "partner":
             return partners(targets, order, previous.mask)

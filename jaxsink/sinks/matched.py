@@ -1,7 +1,7 @@
 """Random keys that match sinks: partners, hidden exactly as long as their sinks; and keys that receive as much together.
 
-Both go by a random order of the sequence's tokens that is drawn once per generation, for each layer and head, from the seed
-and the token positions. Of the tokens that exist, the order is the same in every step.
+Both go by a random order of all tokens that a sequence will have, drawn once per generation, for each layer and head, from
+the seed and the token positions. It is the same in every step, so that the compiler sorts once, before the loop.
 
 **Partners.** The partner of a key is the next real token in that order, the first one for the last: a permutation without
 fixed points, in which every other token is equally likely. When an autoregressive model writes a token, it takes its
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Bool, Float, Int, Key, Shaped
 
 
@@ -28,22 +28,25 @@ def draw_by_token(keys: Key[Array, " B"], mask: Bool[Array, "B S"], layers: int,
     return drawn.transpose(2, 0, 3, 1)
 
 
-def random_order(keys: Key[Array, " B"], mask: Bool[Array, "B S"], layers: int, heads: int) -> Int[Array, "L B H S"]:
-    """The positions of each sequence in a random order, real tokens before padding."""
-    drawn = draw_by_token(keys, mask, layers, heads)
-    return jnp.argsort(jnp.where(mask[None, :, None, :], drawn, jnp.inf), axis=-1)
+def random_order(keys: Key[Array, " B"], canvas: Bool[Array, "B S"], layers: int, heads: int) -> Int[Array, "L B H S"]:
+    """The positions of each sequence in a random order, tokens before padding."""
+    drawn = draw_by_token(keys, canvas, layers, heads)
+    return jnp.argsort(jnp.where(canvas[None, :, None, :], drawn, jnp.inf), axis=-1)
 
 
 def partners(
     targets: Bool[Array, "L B H S"], order: Int[Array, "L B H S"], mask: Bool[Array, "B S"]
 ) -> Bool[Array, "L B H S"]:
-    """The partners of the targets; a token that is alone has none."""
-    count = mask.sum(axis=1)[None, :, None, None]
-    ordered = jnp.take_along_axis(targets, order, axis=-1)
-    last = jnp.take_along_axis(ordered, jnp.broadcast_to(count - 1, (*ordered.shape[:-1], 1)), axis=-1)
-    before = jnp.concatenate([last, ordered[..., :-1]], axis=-1)
-    exists = (jnp.arange(ordered.shape[-1]) < count) & (count > 1)
-    return put_back(before & exists, order)
+    """The partners of the targets among the tokens that exist; a token that is alone has none."""
+    there = jnp.take_along_axis(jnp.broadcast_to(mask[None, :, None, :], order.shape), order, axis=-1)
+    place = jnp.where(there, jnp.arange(order.shape[-1]), -1)
+    up_to_here = lax.cummax(place, axis=place.ndim - 1)
+    last = up_to_here[..., -1:]
+    before = jnp.concatenate([jnp.full_like(last, -1), up_to_here[..., :-1]], axis=-1)
+    before = jnp.maximum(jnp.where(before < 0, last, before), 0)
+    follows = jnp.take_along_axis(jnp.take_along_axis(targets, order, axis=-1), before, axis=-1)
+    alone = there.sum(axis=-1, keepdims=True) < 2
+    return put_back(follows & there & ~alone, order)
 
 
 def as_much(

@@ -22,14 +22,21 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, Shaped
 
+from jaxsink.checks import at_least, check_fields, check_value
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.inputs import as_numbers
 from jaxsink.parallel.mesh import Device
 from jaxsink.parallel.pmap import pmap_batch
 from jaxsink.recording.margin import margin
 
+RANGES = {"k": at_least(0)}
+
 
 class Rule:
     """What counts as a sink. A subclass is a frozen dataclass with `find`; combine rules with & and |."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, type(self).__name__, RANGES)
 
     def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
         """True at the sinks. `real` (False = padding) has size 1 along axes on which it does not depend."""
@@ -52,10 +59,6 @@ class Threshold(Rule):
 
     eps: float = 3.0
     scale: Literal["sum", "mean"] = "sum"
-
-    def __post_init__(self) -> None:
-        if self.scale not in ("sum", "mean"):
-            raise JaxsinkError(f"Threshold: scale must be 'sum' or 'mean', not {self.scale!r}.")
 
     def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
         if self.scale == "mean":
@@ -98,10 +101,6 @@ class TopK(Rule):
 
     k: int
 
-    def __post_init__(self) -> None:
-        if self.k < 0:
-            raise JaxsinkError(f"TopK: k must not be negative, and is {self.k}.")
-
     def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
         return largest(scores, real, self.k)
 
@@ -139,6 +138,7 @@ def detect(
     mask     True = real token: [B,S] for records [..., B, H, S], [T,B,S] for records [T, L, B, H, S]
     devices  split the batch of a record [..., B, H, S] over these devices by pmap
     """
+    check_value("detect: rule", rule, Rule)
     scores, real = with_mask(received, mask)
     if devices is None:
         return _detect(scores, real, rule)
@@ -164,8 +164,10 @@ def sweep(
     scale: Literal["sum", "mean"] = "sum",
 ) -> Float[Array, "*axes eps"]:
     """The share of real tokens that are not sinks under Eq. 3, for every ε at once (Fig. 10)."""
+    check_value("sweep: scale", scale, Literal["sum", "mean"])
+    levels = check_value("sweep: eps", eps, tuple[float, ...])
     scores, real = with_mask(received, mask)
-    return _sweep(scores, real, jnp.asarray(eps, jnp.float32), scale)
+    return _sweep(scores, real, jnp.asarray(levels, jnp.float32), scale)
 
 
 @partial(jax.jit, static_argnames="scale")
@@ -274,12 +276,12 @@ def with_mask(
     received: Shaped[ArrayLike, "*axes S"], mask: Shaped[ArrayLike, "..."] | None
 ) -> tuple[Float[Array, "*axes S"], Bool[Array, "..."]]:
     """Scores as float32, and a mask that broadcasts to them."""
-    scores = jnp.asarray(received, jnp.float32)
+    scores = jnp.asarray(as_numbers("received scores", received), jnp.float32)
     if scores.ndim == 0:
         raise JaxsinkError("received scores need at least one axis, the sequence.")
     if mask is None:
         return scores, jnp.ones(scores.shape[-1], bool)
-    real = jnp.asarray(mask).astype(bool)
+    real = jnp.asarray(as_numbers("mask", mask)).astype(bool)
     if real.ndim == 2 and scores.ndim >= 3:
         real = real[:, None, :]
     elif real.ndim == 3 and scores.ndim == 5:

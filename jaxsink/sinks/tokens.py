@@ -105,12 +105,26 @@ def canvases(
     committed_at: Int[ArrayLike, "B S"],
     recorded_steps: Int[ArrayLike, " T"],
     mask_id: int | None,
+    commits: Int[ArrayLike, "steps B S"] | None = None,
 ) -> Int[Array, "T B S"]:
     """What the model saw at each recorded step; NOT_THERE for tokens that an autoregressive model has yet to write.
 
-    The arrays are those of `Generation`; mask_id None = autoregressive.
+    The arrays are those of `Generation`; mask_id None = autoregressive. commits: where a sampler edits what it wrote.
     """
-    return _canvases(jnp.asarray(tokens), jnp.asarray(committed_at), jnp.asarray(recorded_steps), mask_id)
+    seen = _canvases(jnp.asarray(tokens), jnp.asarray(committed_at), jnp.asarray(recorded_steps), mask_id)
+    return seen if commits is None else _as_written(seen, jnp.asarray(commits), jnp.asarray(recorded_steps))
+
+
+@jax.jit
+def _as_written(
+    seen: Int[Array, "T B S"], commits: Int[Array, "steps B S"], recorded_steps: Int[Array, " T"]
+) -> Int[Array, "T B S"]:
+    """With the tokens that stood there then: what was last committed before each of the steps."""
+    step = jnp.arange(len(commits))[:, None, None]
+    latest = jax.lax.cummax(jnp.where(commits >= 0, step, -1), axis=0)
+    latest = jnp.where(recorded_steps[:, None, None] > 0, latest[recorded_steps - 1], -1)
+    then = jnp.take_along_axis(commits, jnp.maximum(latest, 0), axis=0)
+    return jnp.where(latest >= 0, then, seen)
 
 
 @partial(jax.jit, static_argnames="mask_id")

@@ -17,7 +17,9 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
+from jaxsink.checks import check_value, shown
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.inputs import as_numbers
 from jaxsink.parallel.mesh import Device
 from jaxsink.parallel.pmap import pmap_batch
 from jaxsink.sinks.rules import Rule, Threshold, with_mask
@@ -124,10 +126,14 @@ def track(
     scores, real = with_mask(received, mask)
     counted = jnp.ones((scores.shape[0], *[1] * (scores.ndim - 2)), bool)
     if steps is not None:
-        taken: Bool[Array, "T B"] = jnp.arange(scores.shape[0])[:, None] < jnp.asarray(steps)[None, :]
+        limits = jnp.asarray(as_numbers("track: steps", steps))
+        fits = limits.ndim == 1 and (scores.ndim != 5 or limits.shape == scores.shape[2:3])
+        if not fits or not jnp.issubdtype(limits.dtype, jnp.integer):
+            raise JaxsinkError(f"track: steps must be a whole number per sequence, not {shown(steps)}.")
+        taken: Bool[Array, "T B"] = jnp.arange(scores.shape[0])[:, None] < limits[None, :]
         counted = taken[:, None, :, None]
     real = real.reshape(*[1] * (scores.ndim - real.ndim), *real.shape)
-    rule = rule or Threshold()
+    rule = check_value("track: rule", rule, Rule | None) or Threshold()
     if devices is None:
         return _track(scores, real, counted, rule)
     if scores.ndim != 5:

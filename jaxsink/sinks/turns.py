@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Int
 
+from jaxsink.checks import check_fields
 from jaxsink.errors import JaxsinkError
 from jaxsink.recording.recorders import Recorder, received
 from jaxsink.sampling.interventions import Previous, ranks_on_clean
@@ -33,7 +34,7 @@ class Turns:
     policies: Policies
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "policies", tuple(self.policies))
+        check_fields(self, "Turns")
         if not self.policies:
             raise JaxsinkError("Turns needs at least one policy.")
         if len(set(map(ranks_on_clean, self.given))) > 1:

@@ -103,7 +103,7 @@ def from_arrays(arrays: Arrays, mask_id: int | None, eps: float) -> Gallery:
     steps = np.arange(len(arrays["scores"]))
     return Gallery(
         **{name: value for name, value in arrays.items() if name in wanted},
-        canvas=np.asarray(canvases(arrays["tokens"], arrays["committed_at"], steps, mask_id)),
+        canvas=np.asarray(canvases(arrays["tokens"], arrays["committed_at"], steps, mask_id, arrays.get("commits"))),
         prompt_length=int(arrays["prompt_length"]),
         mask_id=mask_id,
         eps=eps,

@@ -144,7 +144,7 @@ class Untrained(KeptAsArrays):
     def compute(self, study: Study, subject: Subject, is_stopped: IsStopped) -> Arrays:
         drawn = nulls.untrained(subject, self.number)
         found = Recorded().compute(study, drawn, is_stopped)
-        gallery = from_arrays(found, drawn.model.config.mask_id, study.eps)
+        gallery = from_arrays(found, drawn.mask_id, study.eps)
         return {name: x for one in study.predicted(subject) for name, x in one.values(drawn, gallery).items()}
 
 
@@ -271,7 +271,7 @@ def hidden_of(
     return found
 
 
-BATCH_AXIS = dict.fromkeys(("scores", "shuffled", "masked", "random_split"), 2) | {"real": 1}
+BATCH_AXIS = dict.fromkeys(("scores", "shuffled", "masked", "random_split"), 2) | {"real": 1, "commits": 1}
 BATCH_AXIS |= dict.fromkeys(("tokens", "committed_at", "mask", "taken", "clusters"), 0)
 
 
@@ -288,6 +288,8 @@ def arrays_of(out: Generation) -> Arrays:
         "taken": out.recorded_of(),
         "prompt_length": np.array(out.prompt_length),
     }
+    if out.commits is not None:
+        kept["commits"] = out.commits
     if "split" in out.record:
         kept |= {"masked": out.record["split"]["masked"], "random_split": out.record["random_split"]}
     return kept

@@ -22,12 +22,13 @@ from jaxsink.evals.batching import round_up
 from jaxsink.evals.layout import BUCKET
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.prompts import encode_text, unknown_words
+from jaxsink.sandbox.levels import Level
 from jaxsink.sandbox.programs import checks, program
-from jaxsink.sandbox.runner import run_checks
+from jaxsink.sandbox.runner import check_sandbox, run_checks
 from jaxsink.tasks.benchmarks import Example, load_benchmark
 from jaxsink.tasks.exam import Exam, Question, ungraded
 from jaxsink.tasks.extract import flexible_number, same_number
-from jaxsink.tasks.score import Score
+from jaxsink.tasks.score import Score, score_program
 from jaxsink.tasks.windows import windows
 from jaxsink.text.tokenizer import Tokenizer
 
@@ -56,11 +57,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Where they come from, and the prompts, in order. longest: those of more tokens are not asked."""
+    """Where they come from, and the prompts, in order. longest: those of more tokens are not asked. sandbox: the level at
+    which answers run, if they are programs."""
 
     source: str
     prompts: tuple[Prompt, ...]
     longest: int | None = None
+    sandbox: Level | None = None
 
     @property
     def graded(self) -> bool:
@@ -110,6 +113,7 @@ class TextWindows:
 
     graded = False
     answered = True
+    sandbox = None
 
     @property
     def source(self) -> str:
@@ -139,12 +143,14 @@ def find_prompts(
     data_file: PathLike | None = None,
     allow_code_execution: bool = False,
     *,
+    sandbox: Level = "namespaces",
     longest: int | None = None,
     window: int = WINDOW,
 ) -> Prompts | TextWindows | None:
     """Prompts by name or file; None: the built-in problems. data_file: of a benchmark that is already here, or the text.
 
-    longest: leave out prompts of more tokens. window: tokens of a text that are looked at together.
+    sandbox: the level at which programs run. longest: leave out prompts of more tokens. window: tokens of a text that are
+    looked at together.
     """
     if longest is not None and (longest < 1 or source in (TASK, TEXT)):
         raise JaxsinkError(f"--longest {longest} is a number of tokens, of the prompts of a benchmark or a file.")
@@ -155,23 +161,27 @@ def find_prompts(
             raise JaxsinkError("--prompts text needs a text: --data-file FILE.")
         return TextWindows(Path(data_file).expanduser(), window)
     if source in BENCHMARKS:
-        return replace(benchmark_prompts(str(source), data_file, allow_code_execution), longest=longest)
+        return replace(benchmark_prompts(str(source), data_file, allow_code_execution, sandbox), longest=longest)
     if data_file is not None:
         raise JaxsinkError(f"--data-file is for {', '.join(BENCHMARKS)} and {TEXT}, and {source} is a file itself.")
     return replace(own_prompts(Path(source).expanduser()), longest=longest)
 
 
-def benchmark_prompts(name: str, data_file: PathLike | None, allow_code_execution: bool) -> Prompts:
-    if name == "humaneval" and not allow_code_execution:
-        raise JaxsinkError(
-            "humaneval is graded by running programs that the model writes; read in jaxsink/sandbox/runner.py how they are "
-            "confined, then give --allow-code-execution."
-        )
+def benchmark_prompts(
+    name: str, data_file: PathLike | None, allow_code_execution: bool, sandbox: Level = "namespaces"
+) -> Prompts:
+    if name == "humaneval":
+        if not allow_code_execution:
+            raise JaxsinkError(
+                "humaneval is graded by running programs that the model writes; read in docs/sandbox.md how they are "
+                "confined, then give --allow-code-execution."
+            )
+        check_sandbox(sandbox)
     prompts = []
     for one in load_benchmark("humaneval" if name == "humaneval" else "gsm8k", "test", data_file):
-        grade = partial(grade_program, one) if name == "humaneval" else partial(grade_number, one.answer)
+        grade = partial(grade_program, one, sandbox) if name == "humaneval" else partial(grade_number, one.answer)
         prompts.append(Prompt(one.task_id, ASK[name].replace("{question}", one.question), one.answer, grade))
-    return Prompts(name, tuple(prompts))
+    return Prompts(name, tuple(prompts), sandbox=sandbox if name == "humaneval" else None)
 
 
 def own_prompts(path: Path) -> Prompts:
@@ -213,6 +223,6 @@ def grade_number(answer: str, text: str) -> Score:
     return Score(same_number(found, answer), found)
 
 
-def grade_program(example: Example, text: str) -> Score:
-    verdict = run_checks(program(example, text, "chat"), checks(example), allow_code_execution=True)
-    return Score(verdict.passed, f"{verdict.reason}: {verdict.detail}".removesuffix(": "))
+def grade_program(example: Example, sandbox: Level, text: str) -> Score:
+    answer = program(example, text, "chat")
+    return score_program(run_checks(answer, checks(example), allow_code_execution=True, sandbox=sandbox))

@@ -18,6 +18,7 @@ from jaxsink.study.finding import Finding, judge
 from jaxsink.study.measure import Study
 from jaxsink.study.measurements import Measurement
 from jaxsink.study.plots import styled
+from jaxsink.study.seeds import over_seeds
 from jaxsink.study.subject import Subject
 
 KIND = "study"
@@ -36,6 +37,7 @@ def conduct(study: Study, experiments: Sequence[Experiment], is_stopped: IsStopp
                 findings.append(experiment.run(study))
                 task.update(len(findings))
             findings = judge(findings)
+        findings += over_seeds(findings)
         if is_main():
             for finding in findings:
                 finding.save(study.folder / "experiments")
@@ -79,6 +81,7 @@ def identity(study: Study) -> JsonObject:
                 "fingerprint": subject.fingerprint,
                 "sampler": repr(subject.sampler),
                 "prompts": "task" if subject.prompts is None else f"{subject.prompts.source} {subject.prompts.digest}",
+                **({"sandbox": subject.prompts.sandbox} if subject.prompts and subject.prompts.sandbox else {}),
                 "parameters": sum(leaf.size for leaf in jax.tree.leaves(subject.model)),
             }
             for subject in study.subjects

@@ -21,8 +21,7 @@ from jaxsink.sinks.tokens import kind_table
 from jaxsink.study.planted import static_sinks
 from jaxsink.study.prompts import Prompts, TextWindows
 from jaxsink.tasks.exam import Exam, chat_exam, task_exam
-from jaxsink.tasks.task import spread_out
-from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
+from jaxsink.tasks.word_tasks import SUMS, task_of
 from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.training.start import small_model
 from jaxsink.zoo.builtin import BUILTIN
@@ -47,6 +46,11 @@ class Subject:
     def is_diffusion(self) -> bool:
         return self.model.config.is_diffusion
 
+    @property
+    def mask_id(self) -> int | None:
+        """The token that it fills; None for one that writes token by token, which a mask of its weights does not change."""
+        return self.model.config.mask_id if self.is_diffusion else None
+
     @cached_property
     def kinds(self) -> np.ndarray:
         return kind_table(self.tokenizer, self.model.config)
@@ -67,7 +71,7 @@ class Subject:
 
     def writing(self, tokens: int | None = None, cache: str | None = None) -> Subject:
         """The same subject with responses of so many tokens, of which given answers have no more either; and with a sampler
-        that keeps keys and values (LLaDA's)."""
+        that keeps keys and values (LLaDA's, Dream's)."""
         sampler = self.sampler if tokens is None else self.sampler.with_length(tokens)
         if cache is not None and self.is_diffusion:
             if "cache" not in sampler.settings():
@@ -84,7 +88,7 @@ class Subject:
     def _exam(self, total: int, seed: int) -> Exam:
         if self.prompts is not None:
             return self.prompts.exam(self.tokenizer, self.sampler, self.chats, total, seed)
-        numbers = spread_out("test", total, seed)
+        numbers = (task_of(self.model.config.vocab) or SUMS).spread("test", total, seed)
         if self.chats:
             return chat_exam(self.tokenizer, numbers, self.sampler, seed)
         return task_exam(self.model.config, numbers, self.sampler, seed)
@@ -110,7 +114,7 @@ def with_random_weights(subject: Subject, seed: int, name: str) -> Subject:
 
 def planted_subject() -> Subject:
     """Sinks on bos and on full stops."""
-    entry, tokenizer = BUILTIN["mini-llada"], task_tokenizer()
+    entry, tokenizer = BUILTIN["mini-llada"], SUMS.tokenizer()
     stop = tokenizer.backend.token_to_id(".")
     assert entry.config.bos_id is not None and stop is not None
     model = static_sinks(entry.config.vocab, entry.config.bos_id, stop).unrolled()
@@ -141,7 +145,7 @@ def subject(
         return with_random_weights(subject(name.removeprefix(UNTRAINED)), OWN_SEED, name)
     if name in NAMES:
         model = load(name, dtype="float32").unrolled()
-        return Subject(name, model, task_tokenizer(), sampler_for(model), chats=False)
+        return Subject(name, model, SUMS.tokenizer(), sampler_for(model), chats=False)
     model = load(name, mesh=mesh, mask_id=mask_id, ignore_settings=ignore_settings)
     short = str(name).rstrip("/").rsplit("/", 1)[-1]
     tokenizer = model.tokenizer

@@ -13,16 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.tasks.task import Problem, make_problem
-from jaxsink.tasks.vocabulary import tokenizer
-
-PROMPT = 32
-"""Positions of the question, bos included."""
-
-RESPONSE = 32
-"""Positions of the answer, at least one eos included."""
-
-LENGTH = PROMPT + RESPONSE
+from jaxsink.tasks.task import Problem
+from jaxsink.tasks.word_tasks import SUMS, WordTask
 
 
 class Batch(NamedTuple):
@@ -32,31 +24,32 @@ class Batch(NamedTuple):
     real: Bool[np.ndarray, "B S"]
 
 
-def prompt_ids(problems: Sequence[Problem]) -> list[list[int]]:
+def prompt_ids(problems: Sequence[Problem], task: WordTask = SUMS) -> list[list[int]]:
     """What a model is asked: bos and the question."""
-    return tokenizer().encode_batch([problem.question for problem in problems], add_special_tokens=True)
+    return task.tokenizer().encode_batch([problem.question for problem in problems], add_special_tokens=True)
 
 
-def answer_ids(problems: Sequence[Problem]) -> list[list[int]]:
+def answer_ids(problems: Sequence[Problem], task: WordTask = SUMS) -> list[list[int]]:
     """What it is to write, without the end token."""
-    return tokenizer().encode_batch([problem.answer for problem in problems])
+    return task.tokenizer().encode_batch([problem.answer for problem in problems])
 
 
-def encode(problems: Sequence[Problem]) -> Batch:
+def encode(problems: Sequence[Problem], task: WordTask = SUMS) -> Batch:
     """Questions with their answers, as training data."""
-    special = tokenizer().special
-    tokens = np.full((len(problems), LENGTH), special["pad"], np.int32)
-    tokens[:, PROMPT:] = special["eos"]
-    for sequence, question, answer in zip(tokens, prompt_ids(problems), answer_ids(problems), strict=True):
-        if len(question) > PROMPT or len(answer) >= RESPONSE:
+    special, begin = task.tokenizer().special, task.prompt
+    tokens = np.full((len(problems), task.length), special["pad"], np.int32)
+    tokens[:, begin:] = special["eos"]
+    given = zip(tokens, prompt_ids(problems, task), answer_ids(problems, task), strict=True)
+    for sequence, question, answer in given:
+        if len(question) > begin or len(answer) >= task.response:
             raise JaxsinkError(
-                f"a problem of {len(question)} + {len(answer)} tokens does not fit {PROMPT} + {RESPONSE}."
+                f"a problem of {len(question)} + {len(answer)} tokens does not fit {begin} + {task.response}."
             )
-        sequence[PROMPT - len(question) : PROMPT] = question
-        sequence[PROMPT : PROMPT + len(answer)] = answer
+        sequence[begin - len(question) : begin] = question
+        sequence[begin : begin + len(answer)] = answer
     return Batch(tokens, tokens != special["pad"])
 
 
-def training_batch(step: int, size: int, seed: int) -> Batch:
+def training_batch(step: int, size: int, seed: int, task: WordTask = SUMS) -> Batch:
     """The batch of a step: a run that was interrupted finds the same data as one that was not."""
-    return encode([make_problem("train", seed, step * size + n) for n in range(size)])
+    return encode([task.make("train", seed, step * size + n) for n in range(size)], task)

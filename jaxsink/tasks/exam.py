@@ -26,14 +26,15 @@ from jaxsink.evals.settings import EvalSetting
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.autoregressive import ARSampler
 from jaxsink.sampling.base import Sampler
-from jaxsink.tasks.batches import PROMPT, answer_ids, prompt_ids
+from jaxsink.sandbox.levels import Level
+from jaxsink.tasks.batches import answer_ids, prompt_ids
 from jaxsink.tasks.benchmarks import FILES, Example
 from jaxsink.tasks.extract import INVALID
 from jaxsink.tasks.prompts import gold_text, prompt_texts
 from jaxsink.tasks.score import Score, score
-from jaxsink.tasks.task import Problem, extract, problems
-from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
+from jaxsink.tasks.task import Problem, extract
 from jaxsink.tasks.windows import windows
+from jaxsink.tasks.word_tasks import SUMS, WordTask, task_of
 from jaxsink.text import chat
 from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.zoo.builtin import BUILTIN
@@ -126,7 +127,8 @@ def gold_exam(exam: Exam, canvases: int = CANVASES, diverges: bool = True) -> Ex
     without = next((question for question in exam.questions if not question.gold), None)
     if without is not None:
         raise JaxsinkError(f"{without.task_id} has no published answer whose likelihood could be told.")
-    facts = {**exam.facts, "gold": True, "figures": ["log_prob", *(["kl"] if diverges else [])]}
+    asked = {name: fact for name, fact in exam.facts.items() if name != "sandbox"}  # no program runs
+    facts = {**asked, "gold": True, "figures": ["log_prob", *(["kl"] if diverges else [])]}
     given = replace(exam, facts=facts, reported=None, gold=True, diverges=diverges)
     if not exam.sampler.is_autoregressive:
         if canvases < 1:
@@ -177,8 +179,10 @@ def benchmark_exam(
     config: ModelConfig,
     train: Sequence[Example] = (),
     allow_code_execution: bool = False,
+    sandbox: Level = "namespaces",
 ) -> Exam:
-    """A public benchmark as a setting asks it; `train` is the training split, for settings with shots."""
+    """A public benchmark as a setting asks it; `train` is the training split, for settings with shots. sandbox: the level
+    at which answers run, if they are programs and may run."""
     if setting.template is not None:
         known = tokenizer.backend.token_to_id
         missing = [text for text in chat.get(setting.template).tokens if known(text) is None]
@@ -197,7 +201,7 @@ def benchmark_exam(
     texts = prompt_texts(setting, examples, train)
     prompts = tokenizer.encode_batch(texts, add_special_tokens=setting.template is None)
     golds = tokenizer.encode_batch([gold_text(setting, example) for example in examples], add_special_tokens=False)
-    grade = partial(score, setting, allow_code_execution=allow_code_execution)
+    grade = partial(score, setting, allow_code_execution=allow_code_execution, sandbox=sandbox)
     questions = [
         Question(example.index, example.task_id, tuple(prompt), partial(grade, example), tuple(gold))
         for example, prompt, gold in zip(examples, prompts, golds, strict=True)
@@ -210,31 +214,33 @@ def benchmark_exam(
         "benchmark": setting.benchmark,
         "splits": splits,
         "published_sha256": sorted(hashes),
+        **({"sandbox": sandbox} if setting.runs_programs and allow_code_execution else {}),
     }
     return Exam(setting.name, tuple(questions), sampler, tokenizer, facts, reported=setting.reported)
 
 
 def task_exam(config: ModelConfig, numbers: Sequence[int], sampler: Sampler | None = None, seed: int = 0) -> Exam:
-    """The built-in word problems, held-out split, for a built-in model or one trained like it, with its sampler.
+    """Word problems that the model knows, held-out split, for a built-in model or one trained like it, with its sampler.
 
     seed: of the series of problems.
     """
+    task = task_of(config.vocab)
     kinds = [name for name, known in BUILTIN.items() if known.config.family == config.family]
-    if not kinds or config.vocab != task_tokenizer().size:
+    if not kinds or task is None:
         raise JaxsinkError(
             f"a {config.family} model with {config.vocab} vocabulary rows does not know the words of the built-in task; "
             f"evaluate one of {', '.join(BUILTIN)} with it, or a model made by `jaxsink train`."
         )
     sampler = sampler or recommended(config, kinds)
     sampler.check(config)
-    asked = take_problems(numbers, seed)
-    questions = word_questions(numbers, asked, prompt_ids(asked), answer_ids(asked))
-    return Exam(TASK, questions, sampler, task_tokenizer(), task_facts(sampler), bucket=PROMPT)
+    asked = take_problems(numbers, seed, task)
+    questions = word_questions(numbers, asked, prompt_ids(asked, task), answer_ids(asked, task))
+    return Exam(TASK, questions, sampler, task.tokenizer(), task_facts(sampler), bucket=task.prompt)
 
 
 def chat_exam(tokenizer: Tokenizer, numbers: Sequence[int], sampler: Sampler, seed: int = 0) -> Exam:
     """The same problems for any model, through its chat template."""
-    asked = take_problems(numbers, seed)
+    asked = take_problems(numbers, seed, SUMS)
     prompts = [
         tokenizer.chat(f"{problem.question} Think step by step, and end with #### and the number.") for problem in asked
     ]
@@ -243,8 +249,8 @@ def chat_exam(tokenizer: Tokenizer, numbers: Sequence[int], sampler: Sampler, se
     return Exam(TASK, questions, sampler, tokenizer, task_facts(sampler), bucket=CHAT_PROMPT)
 
 
-def take_problems(numbers: Sequence[int], seed: int) -> list[Problem]:
-    series = problems("test", max(numbers) + 1, seed)
+def take_problems(numbers: Sequence[int], seed: int, task: WordTask) -> list[Problem]:
+    series = task.problems("test", max(numbers) + 1, seed)
     return [series[number] for number in numbers]
 
 

@@ -38,6 +38,7 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
 }
 
 Split = Literal["train", "test"]
+SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,20 @@ class Template:
     question: str
     steps: tuple[Step, ...]
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    largest: int = LARGEST  # number, given or computed
 
     @property
     def given(self) -> tuple[str, ...]:
         """The letters that the question states, in the order in which they are drawn."""
-        return tuple(sorted(set(re.findall(r"\{([a-d])\}", self.question))))
+        return tuple(sorted(set(re.findall(r"\{([a-h])\}", self.question))))
 
     def solve(self, numbers: tuple[int, ...]) -> dict[str, int] | None:
-        """All letters, computed ones included; None where a result does not lie between 1 and LARGEST."""
+        """All letters, computed ones included; None where a result does not lie between 1 and `largest`."""
         values = dict(zip(self.given, numbers, strict=True))
         for step in self.steps:
             left, sign, right, _, result = step.sum.split()
             values[result] = OPERATIONS[sign](values[left], values[right])
-            if not 1 <= values[result] <= LARGEST:
+            if not 1 <= values[result] <= self.largest:
                 return None
         return values
 
@@ -173,12 +175,16 @@ def make_problem(split: Split, seed: int, index: int) -> Problem:
 def render(template: Template, numbers: tuple[int, ...], names: tuple[str, ...], things: str, boxes: str) -> Problem:
     values = template.solve(numbers)
     assert values is not None
-    words = dict(zip(("name", "other", "third"), names, strict=True))
-    words |= {"he": NAMES[words["name"]], "things": things, "boxes": boxes, "box": BOXES[boxes]}
-    fill = {**words, **values}
+    fill = {**words_of(names, things, boxes), **values}
     lines = tuple(step.line.format(**fill) for step in template.steps)
     last = template.steps[-1].sum.split()[-1]
     return Problem(template.name, numbers, template.question.format(**fill), lines, values[last])
+
+
+def words_of(names: tuple[str, ...], things: str, boxes: str) -> dict[str, str]:
+    """What stands for the words of a template."""
+    words = dict(zip(("name", "other", "third"), names, strict=False))
+    return words | {"he": NAMES[words["name"]], "things": things, "boxes": boxes, "box": BOXES[boxes]}
 
 
 def problems(split: Split, total: int, seed: int = 0) -> list[Problem]:
@@ -210,6 +216,16 @@ def _distinct(split: Split, seed: int) -> Iterator[Problem]:
         if problem.question not in seen:
             seen.add(problem.question)
             yield problem
+
+
+def about() -> str:
+    """For the card of a model."""
+    held, known = (sum(len(combinations(t.name, s)) for t in TEMPLATES for s in group) for group in (("test",), SPLITS))
+    return (
+        f"{len(TEMPLATES)} templates, one to three steps, numbers up to {LARGEST}. One combination of template and numbers "
+        f"in {TEST_SHARE} is held out ({held} of {known}), so that no test problem differs from a training problem in names "
+        "only."
+    )
 
 
 def extract(text: str) -> int | None:

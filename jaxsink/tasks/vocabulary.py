@@ -6,21 +6,17 @@ that no template knows become <|unk|>.
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jaxsink.tasks.task import BOXES, LARGEST, NAMES, TEMPLATES, THINGS, Template, combinations, render
+from jaxsink.text.new_tokenizer import SPECIAL, assembled, save_tokenizer
 from jaxsink.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Backend
-
-SPECIAL = {"pad": "<|pad|>", "bos": "<|bos|>", "eos": "<|eos|>", "mask": "<|mask|>", "unk": "<|unk|>"}
 PIECE = r" ?[A-Za-z]+| ?[0-9]+| ?#+| ?[^\sA-Za-z0-9#]|\s"
 MARKS = ("\n", ".", ",", "?", ":", "####", " +", " -", " *", " =")
 FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -37,10 +33,15 @@ def tokenizer() -> Tokenizer:
 
 
 def vocabulary() -> list[str]:
-    """Every piece, in the order of the ids: special tokens, marks, numbers, words."""
-    numbers = [f" {n}" for n in range(LARGEST + 1)]
+    """Of the built-in task."""
+    return pieces((text for template in TEMPLATES for text in wordings(template)), LARGEST)
+
+
+def pieces(texts: Iterable[str], largest: int) -> list[str]:
+    """Every piece, in the order of the ids: special tokens, marks, numbers up to the largest, words of the texts."""
+    numbers = [f" {n}" for n in range(largest + 1)]
     known = {*MARKS, *numbers}
-    words = {piece for template in TEMPLATES for text in wordings(template) for piece in re.findall(PIECE, text)}
+    words = {piece for text in texts for piece in re.findall(PIECE, text)}
     return [*SPECIAL.values(), *MARKS, *numbers, *sorted(words - known)]
 
 
@@ -53,26 +54,21 @@ def wordings(template: Template) -> set[str]:
     return {problem.question + problem.answer for problem in made}
 
 
-def build() -> tuple[Backend, dict[str, str]]:
-    """(the tokenizer of the `tokenizers` library, tokenizer_config.json)."""
-    from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
+def word_tokenizer(known: Sequence[str]) -> Tokenizer:
+    """Of these pieces, in the order of their ids."""
+    from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Backend
 
-    ids = {piece: index for index, piece in enumerate(vocabulary())}
+    ids = {piece: index for index, piece in enumerate(known)}
     backend = Backend(models.WordLevel(ids, unk_token=SPECIAL["unk"]))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), "isolated")
     backend.decoder = decoders.Fuse()
-    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL.values()])
-    bos = SPECIAL["bos"]
-    backend.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, ids[bos])])
-    return backend, {f"{name}_token": text for name, text in SPECIAL.items()}
+    return assembled(backend)
 
 
 def write(target: Path) -> None:
-    backend, config = build()
     target.mkdir(parents=True, exist_ok=True)
-    backend.save(str(target / FILES[0]))
-    (target / FILES[1]).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_tokenizer(word_tokenizer(vocabulary()), target)
 
 
 if __name__ == "__main__":

@@ -68,14 +68,32 @@ def byte_pairs(texts: Iterable[str], size: int) -> Backend:
 
 def assembled(backend: Backend) -> Tokenizer:
     """With its special tokens; texts begin with bos where special tokens are asked for."""
-    from tokenizers import AddedToken, processors
+    from tokenizers import AddedToken
 
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL.values()])
     vocabulary = backend.get_vocab(with_added_tokens=True)
     ids = {name: vocabulary[text] for name, text in SPECIAL.items()}
-    bos = SPECIAL["bos"]
-    backend.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, ids["bos"])])
+    begin_with(backend, ids["bos"])
     return Tokenizer(backend, ids, ids)
+
+
+def begin_with(backend: Backend, bos: int) -> None:
+    """Texts begin with this token from now on, where special tokens are asked for."""
+    from tokenizers import processors
+
+    text = backend.id_to_token(bos)
+    backend.post_processor = processors.TemplateProcessing(single=f"{text} $A", special_tokens=[(text, bos)])
+
+
+def rewrite_with_first(folder: Path, bos: int) -> None:
+    """The tokenizer in a folder, for a model that was trained on texts that begin with this token; unless it does so."""
+    from tokenizers import Tokenizer as Backend
+
+    path = folder / "tokenizer.json"
+    backend = Backend.from_file(str(path))
+    if backend.encode("a", add_special_tokens=True).ids[:1] != [bos]:
+        begin_with(backend, bos)
+        backend.save(str(path))
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

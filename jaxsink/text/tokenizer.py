@@ -8,6 +8,7 @@ come from `jaxsink.text.chat`.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING
 from jaxsink.checkpoints.formats import JsonObject, foreign_formats
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.runs.files import check_file, read_bytes, read_json, read_text
 from jaxsink.text import chat as chat_templates
+from jaxsink.text.guard import check_text, check_tokenizer, library_errors, read_tokenizer_json
 from jaxsink.zoo.resolve import resolve
 
 if TYPE_CHECKING:
@@ -32,7 +35,10 @@ _QWEN2_SPLIT = (
 )
 _NAMES = ("bos", "eos", "pad", "unk", "mask", "eot")
 # Tokens that play a part without being declared: LLaDA names its mask nowhere but in the vocabulary.
-KNOWN_TOKENS = {"mask": ("<|mdm_mask|>", "<|mask|>", "<|MASK|>"), "eot": ("<|eot_id|>", "<|im_end|>", "<|role_end|>")}
+KNOWN_TOKENS = {
+    "mask": ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|"),
+    "eot": ("<|eot_id|>", "<|im_end|>", "<|role_end|>"),
+}
 
 
 class Tokenizer:
@@ -96,10 +102,9 @@ class Tokenizer:
         import tokenizers
 
         texts = foreign_formats(path).tokenizer_files(path)
-        try:
+        check_tokenizer(texts["tokenizer.json"], path)
+        with library_errors(f"the tokenizer in {path} cannot be used"):
             backend = tokenizers.Tokenizer.from_str(texts["tokenizer.json"])
-        except Exception as error:  # the library raises bare Exceptions
-            raise JaxsinkError(f"the tokenizer in {path} cannot be used: {error}.") from error
         config = json.loads(texts["tokenizer_config.json"])
         files = {"tokenizer_config": config, "special_tokens_map": {}, "generation_config": {}, "config": {}}
         return cls._assemble(backend, files, family, config.get("chat_template"), str(path))
@@ -118,15 +123,19 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """Ids of a text. Special tokens spelled out in it are recognised; bos or eos are added only on request."""
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        check_text(text)
+        with library_errors(f"the tokenizer in {self.source} cannot encode this text"):
+            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = False) -> list[list[int]]:
         """`encode` for many texts at once: a list of id lists, unpadded."""
-        return [item.ids for item in self.backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)]
+        with library_errors(f"the tokenizer in {self.source} cannot encode these texts"):
+            return [item.ids for item in self.backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)]
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of token ids (a list or an array). Ids without a token (spare ones, image codes) are left out."""
-        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special)
+        with library_errors(f"the tokenizer in {self.source} cannot decode these ids"):
+            return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special)
 
     def token(self, index: int) -> str:
         """One id as a short readable piece: space as ␣, line break as \\n, part of a character as <0xE2>."""
@@ -228,15 +237,7 @@ def _folder(root: Path) -> Path:
 
 def _json(path: Path) -> JsonObject:
     """A JSON object from a file; {} when the file does not exist."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # broken JSON, not UTF-8, or nested without end
-        raise JaxsinkError(f"{path} is not valid JSON ({error}); fetch the file again.") from error
-    if not isinstance(value, dict):
-        raise JaxsinkError(f"{path} must hold a JSON object, not a {type(value).__name__}; fetch the file again.")
-    return value
+    return read_json(path) if os.path.lexists(path) else {}
 
 
 def _manifest(root: Path) -> JsonObject:
@@ -255,8 +256,9 @@ def _jinja(folder: Path, config: JsonObject) -> str | None:
         named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
         value = named.get("default")
     path = folder / "chat_template.jinja"
-    if value is None and path.is_file():
-        value = path.read_text(encoding="utf-8", errors="replace")
+    if value is None and os.path.lexists(path):
+        check_file(path)
+        value = read_bytes(path).decode("utf-8", errors="replace")
     return value if isinstance(value, str) else None
 
 
@@ -296,22 +298,18 @@ def _backend(folder: Path, files: Files, family: str) -> Backend:
     """The `tokenizers.Tokenizer` of a directory, with every added token its side files list."""
     import tokenizers
 
-    path = folder / "tokenizer.json"
+    has_json = (folder / "tokenizer.json").is_file()
+    path = folder / ("tokenizer.json" if has_json else "vocab.json")
     added = _added_tokens(files)
-    try:
-        if path.is_file():
-            backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    with library_errors(f"{path} is not a tokenizer that can be read; fetch the file again"):
+        if has_json:
+            backend = tokenizers.Tokenizer.from_str(read_tokenizer_json(path))
         else:
-            path = folder / "vocab.json"
             backend = _from_merges(folder, added, str(files["tokenizer_config"].get("tokenizer_class") or family))
         for index in sorted(added):
             text = added[index]["content"]
             if backend.get_added_tokens_decoder().get(index) is None or backend.token_to_id(text) != index:
                 backend.add_tokens([tokenizers.AddedToken(**added[index])])
-    except JaxsinkError:
-        raise
-    except Exception as error:  # the library raises bare Exceptions
-        raise JaxsinkError(f"{path} is not a tokenizer that can be read ({error}); fetch the file again.") from error
     for index, token in added.items():
         if backend.token_to_id(token["content"]) != index:
             raise JaxsinkError(
@@ -357,7 +355,7 @@ def _from_merges(folder: Path, added: Mapping[int, JsonObject], kind: str) -> Ba
     vocab = _json(folder / "vocab.json")
     # In the vocabulary itself an added token keeps its id even after a gap; without merges the BPE never makes it.
     vocab.update({token["content"]: index for index, token in added.items() if token["content"] not in vocab})
-    lines = (folder / "merges.txt").read_text(encoding="utf-8").replace("\r\n", "\n").split("\n")
+    lines = read_text(folder / "merges.txt").replace("\r\n", "\n").split("\n")
     pairs = (line.partition(" ") for line in lines if line and not line.startswith("#version"))
     merges = [(left, right) for left, _, right in pairs]
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.sampling.registry import to_dict
-from jaxsink.tasks.task import LARGEST, TEMPLATES, TEST_SHARE, Split, combinations
 from jaxsink.training.data import TaskData
 from jaxsink.training.optimizer import MUON
 from jaxsink.training.recipe import Recipe
 from jaxsink.training.settings import Objective, Settings
 
-SPLITS: tuple[Split, ...] = ("train", "test")
 KINDS: dict[Objective, str] = {
     "causal": "An autoregressive model: each token from those before it",
     "diffusion": "A masked diffusion model: masked tokens from all others, weighted 1/t",
@@ -89,11 +89,9 @@ def data(recipe: Recipe) -> str:
             f"{', '.join(facts['sources'])}: {facts['tokens']:,} tokens to train on, in windows of {facts['length']} at\n"
             f"random places (seed {recipe.settings.seed}); its end is held out. SHA-256 of the tokens: `{facts['digest']}`."
         )
-    held, known = (sum(len(combinations(t.name, s)) for t in TEMPLATES for s in group) for group in (("test",), SPLITS))
-    source = f"word problems from `jaxsink.tasks.task`, seed {recipe.settings.seed}"
-    return f"""{source}: {len(TEMPLATES)} templates, one to three steps,
-numbers up to {LARGEST}. One combination of template and numbers in {TEST_SHARE} is held out ({held} of
-{known}), so that no test problem differs from a training problem in names only."""
+    task = recipe.data.task
+    text = f"word problems ({task.name}), seed {recipe.settings.seed}: {task.about()}"
+    return textwrap.fill(text, 110)
 
 
 def training(recipe: Recipe, result: JsonObject) -> str:

@@ -43,6 +43,7 @@ class Curve:
 
     def add(self, step: int, metrics: Sequence[Metrics]) -> float:
         """Average the metrics of the last steps, write the file anew, and return the mean loss."""
+        check_finite(step, metrics)
         loss, gradient, rate = (np.array(values, np.float64) for values in zip(*metrics, strict=True))
         self.lines.append((str(step), f"{loss.mean():.6g}", f"{gradient.mean():.6g}", f"{rate[-1]:.6g}"))
         with new_file(self.path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
@@ -55,3 +56,14 @@ class Curve:
             return []
         numbers = np.unique(np.linspace(0, len(self.lines) - 1, count).round().astype(int))
         return [(int(self.lines[n][0]), float(self.lines[n][1])) for n in numbers]
+
+
+def check_finite(step: int, metrics: Sequence[Metrics]) -> None:
+    """Were the last steps, up to this one, taken with numbers? What follows from others is not kept."""
+    for number, (loss, gradient, _) in enumerate(metrics, step - len(metrics) + 1):
+        if not np.isfinite([float(loss), float(gradient)]).all():
+            raise JaxsinkError(
+                f"training: in step {number} the loss was {float(loss):g} and its gradient's norm {float(gradient):g}, so "
+                "there is nothing to learn from; nothing was saved since. Lower the learning rate or the clip, or look at "
+                "the data."
+            )

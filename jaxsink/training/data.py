@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +12,17 @@ from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.load import copy_tokenizer
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.origin import Origin
+from jaxsink.runs.files import read_json
 from jaxsink.runs.progress import stage
-from jaxsink.tasks import vocabulary
-from jaxsink.tasks.batches import LENGTH, PROMPT, Batch, encode, training_batch
+from jaxsink.tasks.batches import Batch, encode, training_batch
 from jaxsink.tasks.corpus import TEMPLATE, documents
 from jaxsink.tasks.packing import VALIDATION, Stream, join, occurring
-from jaxsink.tasks.task import problems
-from jaxsink.text.new_tokenizer import is_new, new_tokenizer, save_tokenizer
+from jaxsink.tasks.word_tasks import SUMS, WORD_TASKS, WordTask
+from jaxsink.text.new_tokenizer import is_new, new_tokenizer, rewrite_with_first, save_tokenizer
 from jaxsink.text.tokenizer import Tokenizer
 
-TASK = "task"
-"""The name of the built-in word problems."""
+TASKS = {task.name: task for task in WORD_TASKS}
+"""Word problems by the name under which they are data."""
 
 
 class TrainingData(abc.ABC):
@@ -54,25 +53,22 @@ class TrainingData(abc.ABC):
 class TaskData(TrainingData):
     """Word problems, all drawn anew."""
 
-    length, prompt = LENGTH, PROMPT
-
-    @property
-    def tokenizer(self) -> Tokenizer:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return vocabulary.tokenizer()
+    def __init__(self, task: WordTask = SUMS) -> None:
+        self.task = task
+        self.length, self.prompt, self.tokenizer = task.length, task.prompt, task.tokenizer()
 
     @property
     def facts(self) -> JsonObject:
-        return {"source": TASK}
+        return {"source": self.task.name}
 
     def batch(self, step: int, size: int, seed: int) -> Batch:
-        return training_batch(step, size, seed)
+        return training_batch(step, size, seed, self.task)
 
     def validation(self, count: int) -> Batch:
-        return encode(problems("test", count))
+        return encode(self.task.problems("test", count, 0), self.task)
 
     def write_tokenizer(self, folder: Path) -> None:
-        for name in vocabulary.FILES:
-            shutil.copy(vocabulary.folder() / name, folder / name)
+        save_tokenizer(self.tokenizer, folder)
 
 
 @dataclass(frozen=True)
@@ -106,10 +102,12 @@ class TextData(TrainingData):
             save_tokenizer(self.tokenizer, folder)
             return
         copy_tokenizer(self.origin, folder)
+        if self.train.first is not None:
+            rewrite_with_first(folder, self.train.first)
         mask = self.tokenizer.special.get("mask")
         if mask is not None:
             path = folder / "tokenizer_config.json"
-            known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            known = read_json(path) if path.is_file() else {}
             known["mask_token"] = self.tokenizer.backend.id_to_token(mask)
             path.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
 

@@ -40,7 +40,7 @@ class Accuracy:
 
 
 def accuracy(model: Model, sampler: Sampler, total: int, seed: int = 0) -> Accuracy:
-    """On the first `total` held-out problems of a seed."""
+    """On the first `total` held-out problems of a seed, of those whose words the model knows."""
     results: list[Result] = []
     exam = task_exam(model.config, range(total), sampler, seed)
     ask_all(Evaluation(model, exam, (PLAIN,), eps=None, rows=BATCH), results.extend)

@@ -149,7 +149,8 @@ def block_example(
     """The noised sequence before the true one. Each block's masked tokens are weighted 1/t of that block; blocks count as
     much as they have tokens that may be masked.
 
-    Blocks are counted from the first real token, so padding is moved to the right.
+    Blocks are counted from the first real token, so padding is moved to the right. Where logits are shifted, the noised
+    token before predicts a token; the first one of a block is predicted by the true sequence, as it is when it is written.
     """
     assert config.mask_id is not None and config.block_length is not None
     batch, length = tokens.shape
@@ -157,6 +158,11 @@ def block_example(
     to_left = jax.vmap(lambda x, by: jnp.roll(x, -by), in_axes=(0, 0))
     tokens, real, wanted = (to_left(x, jnp.argmax(real, axis=1)) for x in (tokens, real, wanted))
     maskable, by_block = real & wanted, (-1, config.block_length)
+    outputs = jnp.arange(length)
+    if config.shift_logits:
+        has_before = outputs > 0
+        maskable, begins = maskable & has_before, outputs % config.block_length == 0
+        outputs = outputs - has_before + jnp.where(has_before & begins, length, 0)
     noised = add_noise(key, tokens.reshape(by_block), maskable.reshape(by_block), config.mask_id, noise, most)
     weight = (noised.masked / noised.level[:, None]).reshape(batch, length) / maskable.sum()
     position = token_positions(config, real)
@@ -165,7 +171,7 @@ def block_example(
         real=jnp.concatenate([real, real], axis=1),
         targets=tokens,
         weight=weight,
-        outputs=outputs_from(tokens, 0, shifted=False),
+        outputs=jnp.broadcast_to(outputs, (batch, length)),
         token_position=jnp.concatenate([position, position], axis=1),
     )
 

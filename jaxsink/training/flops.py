@@ -21,7 +21,7 @@ def flops_per_token(config: ModelConfig, length: int) -> float:
         size = float(shape[0])
         for axis in shape[1:]:
             size *= axis
-        if config.experts is not None and len(shape) == 4:
+        if config.experts is not None and len(shape) == 4:  # [L, X, out, in]
             size *= config.experts.per_token / config.experts.count
         weights += size
     attention = 2 * config.layers * length * config.heads * config.head_dim

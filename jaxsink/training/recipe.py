@@ -22,8 +22,9 @@ from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.origin import Origin
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.registry import family_sampler
+from jaxsink.tasks.word_tasks import SUMS
 from jaxsink.text.tokenizer import Tokenizer
-from jaxsink.training.data import TASK, DataSettings, TaskData, TextData, TrainingData, text_data
+from jaxsink.training.data import TASKS, DataSettings, TaskData, TextData, TrainingData, text_data
 from jaxsink.training.settings import Objective, Settings
 from jaxsink.zoo.builtin import builtin
 from jaxsink.zoo.presets import PRESETS
@@ -59,11 +60,11 @@ def builtin_recipe(name: str, given: dict[str, Any], extra_sink: bool = False) -
 
 
 def text_recipe(model: str, data: DataSettings, given: dict[str, Any], extra_sink: bool, block_length: int) -> Recipe:
-    """Any model on text."""
+    """Any model on text, or on word problems."""
     config, origin = described(model)
     is_checkpoint = origin is not None and origin.place is not None
     own = origin.tokenizer(config.family) if origin is not None and is_checkpoint else None
-    found = text_data(data, own, origin)
+    found = TaskData(TASKS[data.sources[0]]) if is_task(data.sources) else text_data(data, own, origin)
     given = {**(TUNED if is_checkpoint else TEXT), **given}
     given.setdefault("objective", usual_objective(config))
     if is_checkpoint:
@@ -77,7 +78,7 @@ def text_recipe(model: str, data: DataSettings, given: dict[str, Any], extra_sin
             f"the tokenizer has {found.tokenizer.size} tokens, and {model} {config.vocab} rows; take its own tokenizer."
         )
     sampler = family_sampler(config)
-    longest = max(1, data.length // 2)
+    longest = max(1, found.length - found.prompt if found.prompt else found.length // 2)
     sampler = sampler.with_length(longest) if sampler.response_length > longest else sampler
     return Recipe(Path(model).name, config, sampler, Settings(**given), found)
 
@@ -109,7 +110,7 @@ def own_config(path: Path) -> ModelConfig:
         given = json.loads(path.read_text(encoding="utf-8"))
         given = given.get("config", given)  # as in jaxsink.json
         return ModelConfig.from_dict({"family": "llama", "vocab": 1, **given})
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, JaxsinkError) as error:
         needed = ", ".join(field.name for field in fields(ModelConfig)[1:7])
         raise JaxsinkError(
             f"{path} is no configuration to train ({error}); it needs at least {needed}. A Hugging Face config.json is read "
@@ -123,9 +124,9 @@ def usual_objective(config: ModelConfig) -> Objective:
     return "block_diffusion" if config.attention == "block_causal" else "diffusion"
 
 
-def with_mask(data: TextData, config: ModelConfig, objective: Objective) -> TextData:
+def with_mask(data: TaskData | TextData, config: ModelConfig, objective: Objective) -> TaskData | TextData:
     """With a mask token, if the objective needs one: the model's, the tokenizer's, or a special token that is not used."""
-    if objective == "causal":
+    if objective == "causal" or isinstance(data, TaskData):  # word problems have one
         return data
     special = data.tokenizer.special
     mask = config.mask_id if config.is_diffusion else special.get("mask")
@@ -140,7 +141,7 @@ def with_mask(data: TextData, config: ModelConfig, objective: Objective) -> Text
     return replace(data, tokenizer=Tokenizer(old.backend, {**special, "mask": mask}, old.declared, *template))
 
 
-def fitted(config: ModelConfig, objective: Objective, data: TextData, block_length: int) -> ModelConfig:
+def fitted(config: ModelConfig, objective: Objective, data: TrainingData, block_length: int) -> ModelConfig:
     """The configuration under which the objective trains, with the tokenizer's ids where it has none of its own."""
     special = data.tokenizer.special
     changes: dict[str, Any] = {"mask_id": None if objective == "causal" else special["mask"]}
@@ -162,6 +163,11 @@ def fitted(config: ModelConfig, objective: Objective, data: TextData, block_leng
     return config.replace(**{"shift_logits": False, **kind, "block_length": block, **changes})
 
 
+def is_task(sources: tuple[str, ...]) -> bool:
+    """Word problems by their name, unless a file or directory here has it."""
+    return len(sources) == 1 and sources[0] in TASKS and not Path(sources[0]).exists()
+
+
 def is_builtin(model: str, sources: tuple[str, ...]) -> bool:
     """A built-in name without text of one's own, unless a checkpoint here has that name."""
-    return model in NAMES and sources in ((), (TASK,)) and not (Path(model) / MANIFEST).is_file()
+    return model in NAMES and sources in ((), (SUMS.name,)) and not (Path(model) / MANIFEST).is_file()

@@ -38,7 +38,7 @@ from jaxsink.runs.run import Run
 from jaxsink.runs.stopping import IsStopped, StoppedError, never
 from jaxsink.sampling.registry import to_dict
 from jaxsink.training.card import write_card
-from jaxsink.training.curve import Curve
+from jaxsink.training.curve import Curve, check_finite
 from jaxsink.training.data import TaskData
 from jaxsink.training.evaluate import accuracy
 from jaxsink.training.flops import flops_per_token
@@ -137,7 +137,7 @@ class Training:
                 tell(now)
             done += 1
             if done in milestones:
-                jax.block_until_ready(metrics)
+                check_finite(done, waiting)
                 looking -= time.perf_counter()
                 model = whole_model(state.trained, base)
                 self.export(model, self.out / "checkpoints" / f"{done:06d}", done)
@@ -152,6 +152,7 @@ class Training:
                 tell(now)
             seconds, stopped = time.perf_counter() - begin - looking, is_stopped()
             if stopped or done == last or (not waiting and seconds - saved > SAVE_SECONDS):
+                check_finite(done, waiting)
                 save_state(self.out / "states", state, Passed(passed.seconds + seconds, tuple(waiting)))
                 saved = seconds
             if stopped and done < last:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxsink.checkpoints.storage import abandon, first_line, orbax, without_chatter
 from jaxsink.errors import JaxsinkError
@@ -38,6 +39,11 @@ class Passed:
 def save_state(folder: Path, state: State, passed: Passed) -> None:
     """Add the state of `state.step` to the folder, and remove those that are no longer needed."""
     step = int(state.step)
+    wrong = [name for name, array in _named(state).items() if not bool(jnp.isfinite(array).all())]
+    if wrong:
+        raise JaxsinkError(
+            f"training: step {step} made {wrong[0]!r} NaN or infinite, so its state is not saved; lower the learning rate."
+        )
     about = {
         "step": step,
         "seconds": passed.seconds,

@@ -16,7 +16,7 @@ from jaxsink.parallel.mesh import choose_devices
 from jaxsink.runs.progress import Task, stage
 from jaxsink.runs.stopping import IsStopped, never
 from jaxsink.training.data import DataSettings
-from jaxsink.training.recipe import Recipe, builtin_recipe, is_builtin, text_recipe
+from jaxsink.training.recipe import Recipe, builtin_recipe, is_builtin, is_task, text_recipe
 from jaxsink.training.run import Progress, Training
 from jaxsink.training.settings import Settings
 from jaxsink.training.step import data_mesh
@@ -91,6 +91,11 @@ def make_recipe(
         )
     if "steps" not in given:
         raise JaxsinkError("train: say for how many steps (--steps).")
+    if is_task(sources) and about_data:
+        refused = option(next(iter(about_data)))
+        raise JaxsinkError(
+            f"train: the word problems {sources[0]!r} have their own tokens and length, so that {refused} does not apply."
+        )
     return text_recipe(model, DataSettings(sources, **about_data), given, extra_sink, block_length)
 
 

@@ -17,11 +17,10 @@ from jaxsink.sampling.autoregressive import ARSampler
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.dream import DreamSampler
 from jaxsink.sampling.llada import LLaDASampler
-from jaxsink.tasks.batches import LENGTH, RESPONSE
-from jaxsink.tasks.vocabulary import tokenizer
+from jaxsink.tasks.word_tasks import SUMS
 from jaxsink.training.settings import Settings
 
-_IDS = tokenizer().special
+_IDS, RESPONSE = SUMS.tokenizer().special, SUMS.response
 _LLAMA = ModelConfig(
     family="llama",
     layers=4,
@@ -30,10 +29,10 @@ _LLAMA = ModelConfig(
     kv_heads=4,
     head_dim=32,
     mlp_width=384,
-    vocab=tokenizer().size,
+    vocab=SUMS.tokenizer().size,
     norm_eps=1e-5,
     rope_theta=1e3,
-    max_positions=4 * LENGTH,
+    max_positions=4 * SUMS.length,
     eos_ids=(_IDS["eos"],),
     bos_id=_IDS["bos"],
     pad_id=_IDS["pad"],

@@ -9,9 +9,15 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import SETTINGS
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.transformer import Transformer
+from jaxsink.sampling.ancestral import AncestralSampler
 from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.dllm import BD3LMSampler, MDLMSampler
 from jaxsink.sampling.dream import DreamSampler
+from jaxsink.sampling.fast_dllm import FastDLLMv2Sampler
+from jaxsink.sampling.gidd import GIDDSampler
 from jaxsink.sampling.llada import LLaDASampler
+from jaxsink.sampling.llada2 import LLaDA2Sampler
+from jaxsink.sampling.nemotron import NemotronSampler
 from jaxsink.sampling.registry import family_sampler, sampler_kind, to_dict
 from jaxsink.zoo.presets import HUB_IDS
 
@@ -19,7 +25,21 @@ from jaxsink.zoo.presets import HUB_IDS
 PUBLISHED: dict[str, Sampler] = {
     "llada-1.5": LLaDASampler(256, 256, 16),
     "mmada-8b": LLaDASampler(256, 256, 64, text_only=True),
+    "nemotron-labs-diffusion-8b": NemotronSampler(512, 8, 0.9),
+    "qwen3-0.6b-diffusion-mdlm": MDLMSampler(256, 256, 256),
+    "qwen3-0.6b-diffusion-bd3lm": BD3LMSampler(256, 256, 32),
     "dream-coder-7b": DreamSampler(768, 768, alg="entropy", temperature=0.1, top_p=0.95),
+    "fast-dllm-v2-1.5b": FastDLLMv2Sampler(256, 32, 8, threshold=0.9),
+    "fast-dllm-v2-7b": FastDLLMv2Sampler(256, 32, 8, threshold=0.9),
+    "bd3lm-owt-block_size4": AncestralSampler(1024, top_p=0.9),
+    "bd3lm-owt-block_size8": AncestralSampler(1024, top_p=0.9),
+    "bd3lm-owt-block_size16": AncestralSampler(1024, top_p=0.9),
+    "mdlm-owt": AncestralSampler(1024, 128),
+    "gidd-small": GIDDSampler(512, 128),
+    "gidd-base": GIDDSampler(512, 128),
+    "llada2.0-mini": LLaDA2Sampler(512, eos_early_stop=True),
+    "llada2.0-flash": LLaDA2Sampler(512, eos_early_stop=True),
+    "llada2.1-mini": LLaDA2Sampler(512, threshold=0.7, editing_threshold=0.5, eos_early_stop=True),  # "quality mode"
 }
 
 
@@ -42,7 +62,7 @@ def _fits(sampler: Sampler, config: ModelConfig) -> bool:
         sampler.check(config)
     except JaxsinkError:
         return False
-    return type(sampler) is sampler_kind(config)
+    return isinstance(sampler, sampler_kind(config))
 
 
 def published(name: str) -> Sampler | None:

@@ -121,6 +121,12 @@ def chatty(tmp_path_factory) -> Path:
             jaxsink.ARSampler(16, temperature=0.9, top_p=0.8, top_k=40, stop_at_eos=False),
         ),
         ("qwen2_tiny", [], jaxsink.ARSampler(16)),
+        (
+            "bd3lm_tiny",
+            ["--temperature", 0.8, "--top-p", 0.5],
+            jaxsink.AncestralSampler(16, temperature=0.8, top_p=0.5),
+        ),
+        ("gidd_tiny", ["--steps", 6], jaxsink.GIDDSampler(16, 6)),
     ],
 )
 def test_json_is_what_the_library_gives(capsys, name, options, sampler):
@@ -322,7 +328,8 @@ def test_large_records_are_announced(tmp_path):
             "^--alg is not for a llada model: its sampler has --steps, --block,",
         ),
         ([LLADA, "--ids", "1", "--top-p", "0.5"], "^--top-p is not for a llada model"),
-        ([DREAM, "--ids", "1", "--block", "8"], "^--block is not for a dream model"),
+        ([DREAM, "--ids", "1", "--small-block", "8"], "^--small-block is not for a dream model"),
+        ([DREAM, "--ids", "1", "--tokens", "12", "--block", "8"], "12 is not a multiple of block_length 8"),
         ([DREAM, "--ids", "1", "--stop-at-eos"], "^--stop-at-eos is not for a dream model"),
         ([LLAMA, "--ids", "1", "--steps", "8"], "^--steps is not for a llama model"),
         ([LLAMA, "--ids", "1", "--cfg", "1"], "^--cfg is not for a llama model"),
@@ -334,7 +341,7 @@ def test_large_records_are_announced(tmp_path):
             "--steps 50 cannot be shared evenly by the 4 blocks of --block 32",
         ),
         ([LLADA, "--ids", "1", "--steps", "50", "--threshold", "0.9"], "give it or --steps, not both"),
-        ([LLADA, "--ids", "1", "--temperature", "-1"], "temperature must not be negative"),
+        ([LLADA, "--ids", "1", "--temperature", "-1"], "temperature must be a finite number from 0"),
         ([LLADA, "--ids", "1", "--cfg", "1", "--cache", "dual"], "guidance and a cache do not go together"),
         ([LLADA, "--ids", "1", "--backend", "magic"], "no attention backend 'magic'"),
         ([LLADA, "--ids", "1", "--every", "2"], "need --record FILE.npz"),
@@ -372,6 +379,40 @@ def test_block_causal_models(tmp_path, capsys, monkeypatch):
     assert result["sampler"]["name"] == "SDARSampler" and len(result["ids"]) == 8
     with pytest.raises(JaxsinkError, match="--steps is not for a sdar model: its sampler has --steps-per-block, --thr"):
         call("sdar", "--ids", "1", "--steps", 8)
+
+
+def test_small_blocks_and_their_cache(tmp_path, capsys, monkeypatch):
+    config = small("fast-dllm-v2-7b", block_length=4)
+    monkeypatch.setattr(Found, "at", lambda model: Found(tmp_path, config, jaxsink.Origin()))
+    monkeypatch.setattr("jaxsink.sampling.respond.load", lambda *_: jaxsink.init(config, 0))
+    options = [
+        "--tokens",
+        8,
+        "--block",
+        6,
+        "--small-block",
+        2,
+        "--threshold",
+        0.5,
+        "--use-block-cache",
+        "--no-stop-at-eos",
+    ]
+    result = call_json(capsys, "fast", "--ids", "1", *options)
+    sampler = jaxsink.FastDLLMv2Sampler(8, 6, 2, 0.5, use_block_cache=True, stop_at_eos=False)
+    assert result["sampler"] == {"name": "FastDLLMv2Sampler", **vars(sampler)}
+    assert result["approximate"] == "block"
+    with pytest.raises(JaxsinkError, match="block_size 4 is not a multiple of small_block_size 3"):
+        call("fast", "--ids", "1", "--small-block", 3)
+    with pytest.raises(
+        JaxsinkError, match="--cache is not for a fast_dllm model: its sampler has --block, --small-block"
+    ):
+        call("fast", "--ids", "1", "--cache", "dual")
+
+
+def test_dream_in_blocks(capsys):
+    result = call_json(capsys, DREAM, "--ids", "1", "--tokens", 8, "--block", 4, "--cache", "dual")
+    assert (result["sampler"]["block_length"], result["sampler"]["steps"]) == (4, 8)
+    assert result["approximate"] == "dual"
 
 
 def test_a_model_that_cannot_write():

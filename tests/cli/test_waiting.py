@@ -139,7 +139,8 @@ def test_an_interrupt_leaves_a_clean_screen(tmp_path, pause):
     train = ["train", "mini-llama", "--out", "runs/x", "--steps", "500", "--batch", "4"]
     said = listen(train, tmp_path, is_terminal=True, interrupt_at="compiling", pause=pause)
     assert said.code == 130 and "Traceback" not in said.text
-    assert said.text.endswith("jaxsink: interrupted; nothing half-written was left.\r\n")
+    kept = "all steps so far are in runs/x, and the same command continues."
+    assert said.text.endswith(f"jaxsink: interrupted; {kept}\r\n")
     assert said.text.rindex("\x1b[?25h") > said.text.rindex("\x1b[?25l")  # the cursor is back
 
 

@@ -133,7 +133,7 @@ UNSUPPORTED = [
     ("mmada", "rope", False),
     ("llada_moe", "moe_router_score_function", "sigmoid"),
     ("llada_moe", "norm_topk_prob", True),
-    ("llada_moe", "moe_layer_freq", [0, 1]),
+    ("llada_moe", "moe_layer_freq", [1, 0]),
     ("llada_moe", "routed_scaling_factor", 2.5),
     ("llada_moe", "clip_qkv", 8.0),
     ("gpt2", "activation_function", "relu"),

@@ -31,7 +31,7 @@ def generation(folder: Path, **ids: Any) -> None:
     (folder / "generation_config.json").write_text(json.dumps(ids))
 
 
-@pytest.mark.parametrize("family", ["llada", "mmada", "llada_moe", "dream", "sdar"])
+@pytest.mark.parametrize("family", ["llada", "mmada", "llada_moe", "dream", "sdar", "fast_dllm"])
 class TestMask:
     def test_config_first(self, family: str, tmp_path: Path) -> None:
         source, _ = make(tmp_path / "source", family, mask_token_id=5)
@@ -48,7 +48,7 @@ class TestMask:
         source, _ = make(tmp_path / "source", family, mask_token_id=...)
         add_tokens(source, {"mask_token": "w8"}, **{"<|mask|>": 9})
         assert jaxsink.load(source).config.mask_id == 8
-        for text in ("<|mdm_mask|>", "<|mask|>", "<|MASK|>"):
+        for text in ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|"):
             add_tokens(source, **{text: 9})
             assert jaxsink.load(source).config.mask_id == 9
         converted(capsys, source, tmp_path / "out")
@@ -110,6 +110,7 @@ PUBLISHED = [
     ("llada", 155136, {"mask_token_id": 5, "eos_token_id": 2, "bos_token_id": 0, "pad_token_id": 1}, (5, 0, None)),
     ("llada_moe", 157184, {"mask_token_id": ..., "eos_token_id": 156892}, (156895, None, None)),
     ("sdar", 151936, {"mask_token_id": ..., "eos_token_id": 151643}, (151669, None, None)),
+    ("fast_dllm", 151936, {"mask_token_id": ..., "eos_token_id": 151645}, (151665, None, None)),
 ]
 
 
@@ -161,6 +162,30 @@ def test_ids_of_llada_by_its_tokenizer(tmp_path: Path) -> None:
     add_tokens(source, {"bos_token": "w30"}, **{"<|eot_id|>": 31})
     config = jaxsink.load(source).config
     assert (config.bos_id, config.eot_id) == (30, 31)
+
+
+# Other vocabularies under known architectures: (family, ids of config.json, tokens that the tokenizer declares)
+FOREIGN = {
+    "iLLaDA": ("llada", {"mask": 5, "eos": 2, "bos": 0, "pad": 1}, {"mask_token": "w5", "eos_token": "w2"}),
+    "iLLaDA by its tokenizer": ("llada", {"mask": ..., "eos": 2, "bos": 0, "pad": 1}, {"mask_token": "w5"}),
+    "Dream-Coder": ("dream", {"mask": 5, "eos": 2, "bos": 4, "pad": 1}, {"bos_token": "w4"}),
+    "Dream-Coder by its tokenizer": ("dream", {"mask": 5, "eos": 2, "bos": ..., "pad": 1}, {"bos_token": "w4"}),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_models_of_known_code_with_ids_of_their_own(name: str, tmp_path: Path, capsys: Any) -> None:
+    """The mask is filled and never written, texts end at their own eos, and prompts begin with their own bos."""
+    family, ids, declared = FOREIGN[name]
+    source, _ = make(tmp_path / "source", family, **{f"{key}_token_id": value for key, value in ids.items()})
+    add_tokens(source, declared)
+    converted(capsys, source, tmp_path / "out")
+    for model in (jaxsink.load(source), jaxsink.load(tmp_path / "out")):
+        config = model.config
+        assert (config.mask_id, config.eos_ids, config.pad_id) == (5, (2,), 1)
+        assert config.bos_id == (0 if family == "llada" else 4)
+        out = jaxsink.generate(model, [[7, 8, 9], [6, 5, 9]], jaxsink.sampler_for(model).with_length(8))
+        assert not (out.tokens == 5).any() and (out.committed_at[:, 3:] >= 0).all() and out.committed_at[1, 1] >= 0
 
 
 def test_a_broken_tokenizer_does_not_keep_the_weights_away(tmp_path: Path, capsys: Any) -> None:

@@ -22,3 +22,13 @@ def test_what_the_page_says_of_the_sink_is_in_the_files() -> None:
     later = [look for look in run if look["step"] >= 40]
     assert later and all(look["alpha_first"] > 0.2 and look["value_first"] < 0.5 for look in later)
     assert [look["validation_loss"] for look in run] == sorted((look["validation_loss"] for look in run), reverse=True)
+
+
+def test_the_other_order_of_the_data_agrees() -> None:
+    first, second = (adaptation.looks(f"seed-{seed}.csv")[-1] for seed in (0, 1))
+    assert first["step"] == second["step"] == 320
+    assert abs(first["validation_loss"] - second["validation_loss"]) < 0.05
+    assert abs(first["alpha_first"] - second["alpha_first"]) < 0.05 and second["alpha_first"] > 0.2
+    assert (round(first["value_first"], 2), round(second["value_first"], 2)) == (0.44, 0.64)  # as the page says
+    back = [look for look in adaptation.looks("seed-1.csv") if look["step"] == 40]
+    assert back and back[0]["alpha_first"] > 0.15 and back[0]["value_first"] < 0.7

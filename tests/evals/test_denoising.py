@@ -61,9 +61,12 @@ def lines_of(job: Evaluation) -> dict[tuple[int, str], Result]:
     return {(line["index"], line["condition"]): line for line in kept}
 
 
+FILLING = ("llada", "dream", "sdar", "fast_dllm")
+
+
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[tuple[int, str], Result]]:
-    return {family: lines_of(job_of(family)) for family in ("llada", "dream", "sdar")}
+    return {family: lines_of(job_of(family)) for family in FILLING}
 
 
 def close(one: dict[tuple[int, str], Result], other: dict[tuple[int, str], Result]) -> None:
@@ -117,7 +120,7 @@ def slow_figures(
     return {t: (sum(a for a, _ in found), len(found), np.mean([b for _, b in found])) for t, found in kept.items()}
 
 
-@pytest.mark.parametrize("family", ["llada", "dream", "sdar"])
+@pytest.mark.parametrize("family", FILLING)
 @pytest.mark.parametrize("select", [None, "top", "bottom", "first"])
 def test_every_figure_against_a_slow_transformer(found, family: str, select: str | None) -> None:
     job = job_of(family)
@@ -136,7 +139,7 @@ def test_every_figure_against_a_slow_transformer(found, family: str, select: str
 
 
 @pytest.mark.parametrize("rows", ["decoded", "masked"])
-@pytest.mark.parametrize("family", ["llada", "dream", "sdar"])
+@pytest.mark.parametrize("family", FILLING)
 def test_keys_hidden_from_the_queries_of_masks_alone(found, family: str, rows: Any) -> None:
     """They are ranked by what these queries look at; the other conditions are what they are beside them."""
     wanted = (PLAIN, hide(2, rows=rows), hide(2, "first", rows=rows), hide(2, "random"))

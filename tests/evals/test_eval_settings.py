@@ -8,7 +8,16 @@ from random import Random
 
 import pytest
 
-from jaxsink import ARSampler, DreamSampler, LLaDASampler
+from jaxsink import (
+    ARSampler,
+    BD3LMSampler,
+    DreamSampler,
+    FastDLLMv2Sampler,
+    LLaDASampler,
+    MDLMSampler,
+    NemotronSampler,
+    SpeculativeSampler,
+)
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import SETTINGS, EvalSetting, Shots, get_setting
 from jaxsink.tasks.benchmarks import Example
@@ -44,6 +53,15 @@ SAMPLERS = {
     "llama-3.1-8b-instruct/humaneval/study": ARSampler(1024),
     "smollm2-135m-instruct/gsm8k/small": ARSampler(256),
     "smollm2-135m-instruct/humaneval/small": ARSampler(256),
+    "nemotron-labs-diffusion-8b/gsm8k/published": NemotronSampler(512, 8, 0.9),
+    "nemotron-labs-diffusion-8b/gsm8k/speculation": SpeculativeSampler(512, 32),
+    "qwen3-0.6b-diffusion-mdlm/gsm8k/published": MDLMSampler(256, 256, 256),
+    "qwen3-0.6b-diffusion-mdlm/humaneval/published": MDLMSampler(256, 256, 256),
+    "qwen3-0.6b-diffusion-bd3lm/gsm8k/published": BD3LMSampler(256, 256, 32),
+    "qwen3-0.6b-diffusion-bd3lm/humaneval/published": BD3LMSampler(256, 256, 32),
+    "fast-dllm-v2-7b/gsm8k/published": FastDLLMv2Sampler(2048, 32, 32, threshold=1.0),
+    "fast-dllm-v2-7b/gsm8k/parallel": FastDLLMv2Sampler(2048, 32, 32, threshold=0.9),
+    "fast-dllm-v2-1.5b/gsm8k/published": FastDLLMv2Sampler(2048, 32, 32, threshold=1.0),
 }
 REPORTED = {  # per cent; "study" is Table 1 without masking
     "dream-7b-instruct/gsm8k/study": 82,
@@ -71,7 +89,8 @@ def test_settings_are_data(setting: EvalSetting) -> None:
     assert again == setting and hash(again) == hash(setting) and again.digest == setting.digest
     model, benchmark, _ = setting.name.split("/")
     assert (setting.model.lower(), setting.benchmark) == (model, benchmark)
-    assert get_setting(setting.name) is setting and setting.basis and setting.template in chat.TEMPLATES
+    assert get_setting(setting.name) is setting and setting.basis
+    assert setting.template in (None, *chat.TEMPLATES)
     changed = dataclasses.replace(setting, question=setting.question + " ")
     assert changed.digest != setting.digest
 
@@ -113,6 +132,13 @@ def test_dreams_prompts() -> None:
     asked = f"Write a solution to the following problem and make sure that it passes the tests:\n```{FUNCTION.question}"
     opening = f"Here is the completed function:\n```python\n{FUNCTION.question}\n"
     assert text == f"{system}{asked}<|im_end|>\n<|im_start|>assistant\n{opening}"
+
+
+def test_fast_dllms_prompt() -> None:
+    (text,) = prompt_texts(get_setting("fast-dllm-v2-7b/gsm8k/published"), [QUESTION])
+    system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+    asked = "<|im_start|>user\nQuestion: How many {eggs}?\nAnswer:<|im_end|>\n<|im_start|>assistant\n"
+    assert text == f"<|im_start|>system\n{system}<|im_end|>\n{asked}"
 
 
 def test_mmadas_prompt_has_drawn_shots_in_one_turn() -> None:
@@ -187,5 +213,5 @@ def test_programs_are_scored_only_with_leave() -> None:
         score(setting, FUNCTION, FUNCTION.answer)
     right = score(setting, FUNCTION, "    return a + b\n```\nDone.", allow_code_execution=True)
     wrong = score(setting, FUNCTION, "    return a - b\n```", allow_code_execution=True)
-    assert (right.correct, right.found) == (True, "passed")
+    assert (right.correct, right.found, right.sandbox) == (True, "passed", "namespaces")
     assert (wrong.correct, wrong.found) == (False, "failed: AssertionError")

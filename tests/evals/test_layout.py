@@ -42,7 +42,14 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 generating = importlib.import_module("jaxsink.sampling.generate")
 MESHES = ((1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (2, 4), (1, 8))
 ROWS = (8, 13, 32, 80)
-FAMILY = {"llada": "llada-8b-instruct", "dream": "dream-7b-instruct", "autoregressive": "llama-3.1-8b-instruct"}
+FAMILY = {
+    "fast_dllm": "fast-dllm-v2-1.5b",
+    "llada": "llada-8b-instruct",
+    "dream": "dream-7b-instruct",
+    "autoregressive": "llama-3.1-8b-instruct",
+}
+FAMILY |= dict.fromkeys(("nemotron", "speculative"), "nemotron-labs-diffusion-8b")
+FAMILY |= {kind: f"qwen3-0.6b-diffusion-{kind}" for kind in ("mdlm", "bd3lm")}
 
 
 @cache
@@ -93,6 +100,8 @@ def programs(monkeypatch) -> list[Ran]:
             committed_at=np.full(tokens.shape, -1),
             steps=rows,
             log_prob=jnp.zeros(tokens.shape),
+            commits=None,
+            broken=None,
         )
         return carry, ()
 

@@ -21,13 +21,14 @@ from jaxsink.sinks import MaskSinks
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 PAIRS = [Pair((5, 6, 7, 8), (11, 12, 13)), Pair((9,), (14,)), Pair((4, 20, 21), (22, 23, 24, 25, 26)), Pair((5,), ())]
-DIFFUSION = ("llada", "dream")
+DIFFUSION = ("llada", "dream", "gidd")
+BLOCKS = ("sdar", "fast_dllm")
 SCORING = Scoring(samples=7, rows=4, bucket=8)  # answers of up to three tokens are scored exactly
 
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, jaxsink.Model]:
-    return {name: lively(FAMILIES[name]) for name in ("llama3.1", *DIFFUSION, "sdar")}
+    return {name: lively(FAMILIES[name]) for name in ("llama3.1", *DIFFUSION, *BLOCKS)}
 
 
 def tables(model: jaxsink.Model, tokens: list[list[int]], drop: np.ndarray | None = None) -> np.ndarray:
@@ -124,7 +125,7 @@ def test_greedy_answers_are_those_filled_surest_first(models, name: str) -> None
     assert [one.is_greedy for one in found] == [True] * 3 + [False] * 3
 
 
-@pytest.mark.parametrize("name", ["llama3.1", *DIFFUSION, "sdar"])
+@pytest.mark.parametrize("name", ["llama3.1", *DIFFUSION, *BLOCKS])
 @pytest.mark.parametrize(
     "policy", [None, MaskSinks(1, select="random"), MaskSinks(1, select="partner")], ids=["plain", "masked", "partner"]
 )
@@ -185,14 +186,15 @@ def test_guidance_mixes_in_the_model_without_the_context(models) -> None:
     assert likelihoods(model, [best], replace(SCORING, cfg_scale=1.5))[0].is_greedy
 
 
-def test_a_block_causal_model_is_scored_block_by_block(models) -> None:
-    block = models["sdar"].config.block_length
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_causal_model_is_scored_block_by_block(models, name: str) -> None:
+    block = models[name].config.block_length
     assert block == 4
     pair = Pair((1, 2, 3, 4, 5, 6), (7, 8, 9, 10, 11, 12, 13))
     parts = list(pieces(pair, block))
     assert [(len(part.context), part.answer) for part in parts] == [(6, (7, 8)), (8, (9, 10, 11, 12)), (12, (13,))]
-    (found,) = likelihoods(models["sdar"], [pair], Scoring(15, bucket=8))
-    assert found.log_prob == pytest.approx(sum(bound(models["sdar"], part) for part in parts), abs=1e-4)
+    (found,) = likelihoods(models[name], [pair], Scoring(15, bucket=8))
+    assert found.log_prob == pytest.approx(sum(bound(models[name], part) for part in parts), abs=1e-4)
 
 
 def test_long_answers_pass_the_head_in_parts(models) -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.configs import FAMILIES
-from support.golden import MODELS, golden
+from support.golden import MODELS, golden, noisy_and_clean
 from support.models import lively, sequences
 from support.reference import transformer as reference
 
@@ -21,7 +21,7 @@ CASES = [
     (name, case)
     for name in MODELS
     for case in sorted({key.split(".")[0] for key in golden(name).arrays if key.startswith("fwd")})
-    if case != "fwd_attention_mask_quirk"
+    if case not in ("fwd_attention_mask_quirk", "fwd_block_step", "fwd_block_diff")  # the last two: test_modes.py
 ]
 
 
@@ -32,17 +32,31 @@ def test_golden_forward(name: str, case: str, backend: str) -> None:
     mask = expected.get("attention_mask", expected.get("attention_mask_2d"))
     real = np.ones(expected["input_ids"].shape, bool) if mask is None else mask.astype(bool)
     visible = expected["attention_bias"][:, 0] if "attention_bias" in expected else None
-    wanted = {"maps": record.maps(), "hidden": record.hidden()}
-    out = jaxsink.forward(model, expected["input_ids"], real, visible, record=wanted, backend=backend)
+    if "block_mask" in expected:
+        visible = expected["block_mask"][:, 0]
+        real = visible.any(axis=-1)
+    wanted = {"maps": record.maps(), "hidden": record.hidden(), "after": record.residual()}
+    more = {"time": expected["timesteps"]} if "timesteps" in expected else {}
+    more["attention"] = "causal" if case == "fwd_causal" else None
+    if case == "fwd_train":
+        one = noisy_and_clean(real.shape[1] // 2, model.config.block_length)
+        more["positions"], visible = (np.stack([x] * len(real)) for x in one)
+    block = golden(name).meta.get("cases", {}).get(case, {}).get("block_length")
+    if block and model.config.attention == "block_causal":
+        model = model.with_config(model.config.replace(block_length=block))
+    out = jaxsink.forward(model, expected["input_ids"], real, visible, record=wanted, backend=backend, **more)
 
     logits = expected.get("logits", expected.get("logits_with_position_ids"))
-    np.testing.assert_allclose(np.asarray(out.logits)[real], logits[real], atol=1e-4, rtol=0)
+    some = real[:, : logits.shape[1]]  # the original cuts off the clean half
+    np.testing.assert_allclose(np.asarray(out.logits)[:, : some.shape[1]][some], logits[some], atol=1e-4, rtol=0)
     if "attn_probs" in expected:
         maps = np.moveaxis(np.asarray(out.record["maps"]), 2, -1)[:, real]
         np.testing.assert_allclose(maps, np.moveaxis(expected["attn_probs"], 2, -1)[:, real], atol=1e-5, rtol=0)
     if "hidden_states" in expected:
-        ours = np.concatenate([out.record["hidden"], np.asarray(out.hidden)[None]])
-        np.testing.assert_allclose(ours, expected["hidden_states"], atol=1e-4, rtol=0)
+        is_final = "timesteps" not in expected  # the others have no final norm in theirs
+        last = np.asarray(out.hidden)[None] if is_final else out.record["after"][-1:]
+        ours = np.concatenate([out.record["hidden"], last])[:, :, : some.shape[1]]
+        np.testing.assert_allclose(ours[:, some], expected["hidden_states"][:, some], atol=1e-4, rtol=0)
 
 
 def test_mmada_stays_bidirectional_under_a_padding_mask() -> None:
@@ -81,7 +95,13 @@ def test_every_family_against_float64_numpy(family: str) -> None:
         np.testing.assert_allclose(np.asarray(out.record), attention, atol=2e-5)
 
 
-@pytest.mark.parametrize("family", ["llada", "dream", "llama3.1", "sdar", "gpt2", "llada_moe", "mistral"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("llada", "dream", "llama3.1", "sdar", "gpt2", "llada_moe", "mistral", "nemotron", "a2d", "fast_dllm"),
+        *("bd3lm", "gidd", "llada2", "llada_moe_dense", "sdar_moe"),
+    ],
+)
 def test_padding_and_batching_change_nothing(family: str) -> None:
     """A real token's logits and statistics are the same alone, padded left, padded right, and among other rows."""
     config = FAMILIES[family]
@@ -114,7 +134,7 @@ def test_padding_and_batching_change_nothing(family: str) -> None:
         np.testing.assert_allclose(out.record["maps"][:, 2, :, real, real], alone.record["maps"][:, 0], atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["llada", "qwen2_window", "llada_moe", "gpt2"])
+@pytest.mark.parametrize("family", ["llada", "qwen2_window", "llada_moe", "gpt2", "gidd", "llada2"])
 def test_unrolled_is_the_same_model(family: str) -> None:
     config = FAMILIES[family]
     model = lively(config)
@@ -157,6 +177,10 @@ def test_model_is_a_pytree_and_its_config_hashable(llada) -> None:
         ({"record": record.maps(heads=[4])}, "head 4"),
         ({"record": 5}, "recorder"),
         ({"backend": "flash"}, "flash"),
+        ({"time": np.zeros(2)}, "leave time out"),
+        ({"positions": np.zeros(5, int)}, "positions must have the shape"),
+        ({"positions": np.full((2, 5), 0.5)}, "positions must be whole numbers"),
+        ({"positions": np.full((2, 5), -1)}, "positions count from 0"),
     ],
 )
 def test_bad_input_is_named(llada, change: dict, words: str) -> None:

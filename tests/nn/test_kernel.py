@@ -217,7 +217,7 @@ def test_on_a_mesh(shape: tuple[int, int], batch: int, queries: int) -> None:
     np.testing.assert_allclose(spread_columns, columns, atol=1e-6 * float(columns.max()))
 
 
-@pytest.mark.parametrize("family", ["mistral", "sdar", "dream"])
+@pytest.mark.parametrize("family", ["mistral", "sdar", "dream", "gidd"])
 def test_a_model_gives_the_same_on_the_kernel(family: str) -> None:
     config = FAMILIES[family]
     model = lively(config)
@@ -231,11 +231,32 @@ def test_a_model_gives_the_same_on_the_kernel(family: str) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), ours.record, theirs.record)
 
 
-def test_a_cached_run_writes_the_same_and_cuts_its_records() -> None:
-    """The cache is longer than the sequence, so records are cut back to it."""
-    config = FAMILIES["llada"]
-    sampler = jaxsink.LLaDASampler(16, 4, block_length=8, cache="prefix")
-    prompts = np.random.default_rng(4).integers(0, config.vocab - 8, (2, 5))
+@pytest.mark.parametrize("family", ["sdar", "gpt2"])
+def test_tokens_may_stand_in_any_order(family: str) -> None:
+    """Sequences whose tokens are dealt out anew, with their positions, give the same anew; the kernel's blocks notice."""
+    config = FAMILIES[family].replace(attention="bidirectional") if family == "gpt2" else FAMILIES[family]
+    model, tokens = lively(config), sequences(config)[0]
+    order = np.random.default_rng(0).permutation(13)
+    plain = np.asarray(jaxsink.forward(model, tokens).logits)
+    for name in ("pallas", "blocked", "naive"):
+        positions = np.tile(np.arange(13), (3, 1))
+        counted = jaxsink.forward(model, tokens, positions=positions, backend=name).logits
+        np.testing.assert_allclose(counted, plain, atol=2e-5)
+        dealt = jaxsink.forward(model, tokens[:, order], positions=positions[:, order], backend=name).logits
+        np.testing.assert_allclose(dealt, plain[:, order], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "sampler"),
+    [
+        ("llada", jaxsink.LLaDASampler(16, 4, block_length=8, cache="prefix")),
+        ("fast_dllm", jaxsink.FastDLLMv2Sampler(16, 16, 8, 0.1, use_block_cache=True, stop_at_eos=False)),
+    ],
+)
+def test_a_cached_run_writes_the_same_and_cuts_its_records(family: str, sampler: jaxsink.Sampler) -> None:
+    """The cache may be longer than the sequence, so records are cut back to it; sequences may run stretches of their own."""
+    config = FAMILIES[family]
+    prompts = [np.random.default_rng(n).integers(0, config.vocab - 10, n).tolist() for n in (5, 3)]
     ours, theirs = (
         jaxsink.generate(lively(config), prompts, sampler, record=record.received_by_query(), backend=name)
         for name in ("pallas", "naive")

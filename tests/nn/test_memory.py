@@ -25,8 +25,9 @@ def model() -> jaxsink.Model:
 
 def test_a_record_that_no_machine_holds(model: jaxsink.Model) -> None:
     """Steps x layers x sequences x heads x keys x keys x 4 bytes = 32 x 4 x 512 x 4 x 1032² x 4: about 1.1 TB."""
+    longer = model.with_config(model.config.replace(max_positions=2048))
     with pytest.raises(JaxsinkError) as error:
-        jaxsink.generate(model, np.ones((512, 1000), int), LLaDASampler(32, 32, 8), record=jaxsink.record.maps())
+        jaxsink.generate(longer, np.ones((512, 1000), int), LLaDASampler(32, 32, 8), record=jaxsink.record.maps())
     said = str(error.value)
     assert f"records {32 * 4 * 512 * 4 * 1032**2 * 4 / (1 << 40):.2f} TiB" in said
     assert said.startswith("out of memory: this run needs at least 1.02 TiB (records") and "at once" in said

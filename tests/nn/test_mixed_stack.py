@@ -20,8 +20,9 @@ import jaxsink
 from jaxsink import JaxsinkError, ModelConfig
 from jaxsink.nn.batch import Batch
 from jaxsink.nn.context import LayerContext
+from jaxsink.nn.experts import MixtureOfExperts
 from jaxsink.nn.layer import Stream
-from jaxsink.nn.mlp import MixtureOfExperts, Mlp
+from jaxsink.nn.mlp import Mlp
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.rope import RopeTable
 from jaxsink.nn.transformer import empty_cache
@@ -103,8 +104,11 @@ def test_the_configuration_of_old_files_says_no_more_than_before() -> None:
     for config in FAMILIES.values():
         values = json.loads(json.dumps(config.to_dict()))
         assert ModelConfig.from_dict(values) == config
-        later = {"dense_layers", "dense_width", "rotary_dim"} & set(values)
-        assert later == ({"dense_layers", "dense_width", "rotary_dim"} if config == MIXED else set())
+        later = ("dense_layers", "dense_width", "rotary_dim")
+        assert {name for name in later if name in values} == {name for name in later if getattr(config, name)}
+    old = FAMILIES["llada_moe"]
+    assert old.to_dict()["experts"] == {"count": 5, "per_token": 2, "renormalise": False}
+    assert "experts=Experts(count=5, per_token=2, renormalise=False)," in repr(old)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +126,11 @@ def test_configurations_that_cannot_be(change: dict, words: str) -> None:
         MIXED.replace(**change)
 
 
-def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
-    model = lively(DEEP)
+@pytest.mark.parametrize(("config", "dtype"), [(DEEP, "float32"), (FAMILIES["llada2"], "bfloat16")])
+def test_a_checkpoint_comes_back(config: ModelConfig, dtype: str, tmp_path: Path) -> None:
+    model = lively(config).astype(dtype)
     jaxsink.save(model, tmp_path / "mixed")
-    loaded = jaxsink.load(tmp_path / "mixed", "float32")
-    assert loaded.config == DEEP and jax.tree.structure(loaded) == jax.tree.structure(model)
+    loaded = jaxsink.load(tmp_path / "mixed")
+    assert loaded.config == config and jax.tree.structure(loaded) == jax.tree.structure(model)
+    assert [x.dtype for x in jax.tree.leaves(loaded)] == [x.dtype for x in jax.tree.leaves(model)]
     jax.tree.map(np.testing.assert_array_equal, loaded, model)

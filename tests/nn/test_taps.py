@@ -155,7 +155,7 @@ def test_short_texts(model: jaxsink.Model) -> None:
 
 
 def test_there_are_four_taps() -> None:
-    with pytest.raises(JaxsinkError, match="no tap 'stream'; known are: attention, values, mlp, residual"):
+    with pytest.raises(JaxsinkError, match="tap must be one of attention, values, mlp, residual, not 'stream'"):
         record.Recorder(vectors, tap="stream")  # pyright: ignore
     with pytest.raises(JaxsinkError, match=r"record.residual_norm makes a recorder; give record.residual_norm\(\)"):
         jaxsink.forward(lively(CONFIG), sequences(CONFIG)[0], record=record.residual_norm)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.mark.parametrize("shape", [(1, 8), (2, 4), (8, 1)])
-@pytest.mark.parametrize("family", ["llada", "dream", "llama3.1", "llada_moe"])
+@pytest.mark.parametrize("family", ["llada", "dream", "llama3.1", "llada_moe", "gidd"])
 def test_sharded_weights_give_the_same_numbers(family: str, shape: tuple[int, int]) -> None:
     config = FAMILIES[family]
     model, mesh = lively(config), parallel.make_mesh(*shape)
@@ -58,7 +58,7 @@ def test_large_matrices_are_split_and_heads_never_cut() -> None:
     assert spec("dream-7b-base", "layers.attention.q.weight", 3) == (None, "model", None)  # in 4 parts, see test_spread
     assert spec("gpt2", "embedding", 2) == (None, None)  # 50257 rows and 8 devices have no divisor in common
     assert spec("dream-7b-base", "layers.mlp.gate.weight", 3) == (None, "model", None)
-    assert spec("llada-moe-7b-a1b", "layers.mlp.up.weight", 4) == (None, None, "model", None)
+    assert spec("llada-moe-7b-a1b", "layers.mlp.up.weight", 4) == (None, "model", None, None)  # by expert
 
 
 def test_what_all_sequences_share_is_not_cut() -> None:

@@ -35,6 +35,7 @@ needs_compiler = pytest.mark.skipif(not has_compiler(), reason="needs libtpu (ex
         ("llada", jaxsink.LLaDASampler(8, 8, 4)),
         ("dream", jaxsink.DreamSampler(8, 8)),
         ("llama3.1", jaxsink.ARSampler(8)),
+        ("fast_dllm", jaxsink.FastDLLMv2Sampler(8, 4, 2, use_block_cache=True)),
     ],
 )
 def test_what_is_compiled_is_the_program_that_generate_runs(family, sampler, monkeypatch):

@@ -1,4 +1,4 @@
-"""SIGTERM: a flag for work that looks at it, the end after a grace for work that does not."""
+"""SIGTERM and Ctrl-C: a flag for work that looks at it, the end after a grace for work that does not."""
 
 from __future__ import annotations
 
@@ -59,3 +59,39 @@ def test_nothing_is_left_behind() -> None:
     assert signal.getsignal(signal.SIGTERM) is before and threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == files
     assert signal.set_wakeup_fd(-1) == -1
+
+
+INTERRUPTIBLE = START.replace('"last words"', '"last words", "interrupted"').replace("GRACE = 0.5", "PATIENCE = 30")
+ENDS = """
+try:
+    with stop.stop_on_sigterm("last words", "interrupted") as is_stopped:
+        is_stopped()
+        print("ready", flush=True)
+        while not is_stopped(): time.sleep(0.05)
+        raise stop.StoppedError
+except stop.StoppedError as error:
+    print(error, error.code)
+"""
+
+
+def interrupted(code: str, times: int = 1) -> tuple[int, str, str]:
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for _ in range(times):
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    return process.returncode, out, errors
+
+
+def test_ctrl_c_ends_where_nothing_is_lost() -> None:
+    """No KeyboardInterrupt is raised, wherever the work is."""
+    begin = "import time\nfrom jaxsink.runs import stopping as stop\n"
+    code, out, errors = interrupted(begin + ENDS)
+    assert (code, out) == (0, "interrupted 130\n") and errors.startswith("jaxsink: stopping as soon as nothing is lost")
+
+
+def test_a_second_ctrl_c_ends_at_once() -> None:
+    busy = "    is_stopped()\n    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 10**9)  # as a compiler"
+    code, _, errors = interrupted(INTERRUPTIBLE + busy, times=2)
+    assert code == 130 and errors.endswith("jaxsink: interrupted\n") and "Traceback" not in errors

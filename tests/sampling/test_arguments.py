@@ -71,7 +71,7 @@ def test_bool_and_float_interventions_still_work(model: jaxsink.Model) -> None:
         ({"edit_logits": lambda step, logits, index: None}, "returned nothing"),
         ({"edit_tokens": lambda step, tokens: tokens[0]}, r"edit_tokens must return tokens .* whole numbers"),
         ({"edit_tokens": lambda step, tokens: tokens * 1.0}, r"returned float32\[1, 11\]"),
-        ({"edit_tokens": 3}, "edit_tokens must be a function that JAX can trace, not 3"),
+        ({"edit_tokens": 3}, "edit_tokens must be a function or None, not 3"),
         ({"intervene": MaskSinks}, r"intervene is the class MaskSinks; give one of its objects, MaskSinks\(…\)"),
         ({"intervene": "top"}, "intervene must be a function of the previous step, not a str: 'top'"),
         ({"record": "received"}, r"not 'received'; record\.received\(\) is one"),

@@ -13,8 +13,9 @@ import jaxsink
 from jaxsink import parallel
 from jaxsink.recording.recorders import received
 from jaxsink.sampling import confidence as choose
-from jaxsink.tasks.batches import PROMPT, prompt_ids
+from jaxsink.tasks.batches import prompt_ids
 from jaxsink.tasks.task import problems
+from jaxsink.tasks.word_tasks import SUMS
 from jaxsink.zoo.builtin import BUILTIN
 
 TOKENS = 11
@@ -97,7 +98,7 @@ def test_extremes() -> None:
 
 
 def written(name: str, ids: list[list[int]], model: jaxsink.Model, **options):
-    return jaxsink.generate(model, ids, BUILTIN[name].sampler, record=received(), pad_to=PROMPT, **options)
+    return jaxsink.generate(model, ids, BUILTIN[name].sampler, record=received(), pad_to=SUMS.prompt, **options)
 
 
 @pytest.mark.parametrize("name", list(BUILTIN))

@@ -15,7 +15,20 @@ from support.models import lively
 from support.sampling import DropLargest, model_of
 
 import jaxsink
-from jaxsink import ARSampler, DreamSampler, LLaDASampler, SDARSampler
+from jaxsink import (
+    AncestralSampler,
+    ARSampler,
+    BD3LMSampler,
+    DreamSampler,
+    FastDLLMv2Sampler,
+    GIDDSampler,
+    LLaDA2Sampler,
+    LLaDASampler,
+    MDLMSampler,
+    NemotronSampler,
+    SDARSampler,
+    SpeculativeSampler,
+)
 from jaxsink.nn.batch import Batch
 from jaxsink.recording import recorders as record
 from jaxsink.recording import reductions as reduce
@@ -46,6 +59,30 @@ SETTINGS: dict[str, tuple[str, Any, Any]] = {
     "dream, origin": ("dream", DreamSampler(8, 5, "origin", temperature=1.0), HIDE),
     "sdar": ("sdar", SDARSampler(8, threshold=0.1), None),
     "sdar, noise, eos": ("sdar", SDARSampler(8, threshold=0.3, temperature=1.0, stop_at_eos=True), HIDE),
+    "nemotron": ("nemotron", NemotronSampler(8, 4), HIDE),
+    "nemotron, threshold, noise": ("nemotron", NemotronSampler(8, 4, 0.3, temperature=1.0), None),
+    "nemotron, both ways": ("nemotron", NemotronSampler(8, 4, 0.3, causal_context=False), HIDE),
+    "speculation": ("nemotron", SpeculativeSampler(8, 4), HIDE),
+    "speculation, threshold": ("nemotron", SpeculativeSampler(8, 4, 0.3), None),
+    "mdlm": ("a2d", MDLMSampler(8, 6, 4, 0.5, stop_at_eos=True), HIDE),
+    "bd3lm, noise, random remasking": (
+        "a2d",
+        BD3LMSampler(8, 6, 4, right_shift_logits=True, temperature=1.0, remasking="random", stop_at_eos=True),
+        HIDE,
+    ),
+    "dream, dual cache": ("dream", DreamSampler(8, 6, "entropy", block_length=4, cache="dual"), HIDE),
+    "fast_dllm": ("fast_dllm", FastDLLMv2Sampler(8, 4, 2, 0.15, stop_at_eos=False), HIDE),
+    "fast_dllm, other blocks, eos": ("fast_dllm", FastDLLMv2Sampler(8, 6, 3, 0.1), None),
+    "fast_dllm, block cache, eos": ("fast_dllm", FastDLLMv2Sampler(8, 4, 2, 0.15, use_block_cache=True), HIDE),
+    "bd3lm, first hitting": ("bd3lm", AncestralSampler(8, top_p=0.9), None),
+    "bd3lm, eos": ("bd3lm", AncestralSampler(8, stop_at_eos=True), HIDE),
+    "mdlm, levels": ("mdlm", AncestralSampler(8, 6, temperature=0.7), HIDE),
+    "gidd": ("gidd", GIDDSampler(8, 7), None),
+    "gidd, hidden keys": ("gidd", GIDDSampler(8, 5), HIDE),
+    "sdar with experts": ("sdar_moe", SDARSampler(8, threshold=0.1), None),
+    "llada2": ("llada2", LLaDA2Sampler(8, 4, 4, threshold=0.1), None),
+    "llada2, noise": ("llada2", LLaDA2Sampler(8, 4, 4, threshold=0.3, temperature=1.0), HIDE),
+    "llada2, editing": ("llada2", LLaDA2Sampler(8, 4, threshold=0.2, editing_threshold=0.1, max_post_steps=3), None),
     "autoregressive, greedy": ("llama3.1", ARSampler(8), None),
     "autoregressive, noise, filters, whole map": (
         "llama3.1",
@@ -62,7 +99,9 @@ def model_for(name: str) -> jaxsink.Model:
     family, sampler, _ = SETTINGS[name]
     if not getattr(sampler, "stop_at_eos", False):
         return model_of(family)
-    eos = {"mmada": range(10, 40), "sdar": range(4, 10), "llama3.1": range(38, 54)}[family]
+    some = {"mmada": range(10, 40), "sdar": range(4, 10), "llama3.1": range(38, 54), "a2d": range(10, 35)}
+    some |= {"fast_dllm": range(4, 10), "bd3lm": range(4, 30), "llada2": range(4, 8)}
+    eos = some.get(family, range(10, 20))
     return lively(FAMILIES[family].replace(eos_ids=tuple(eos), pad_id=2), seed=3)
 
 
@@ -80,6 +119,9 @@ def same_row(batch: jaxsink.Generation, row: int, other: jaxsink.Generation, at:
         mine, alone = np.asarray(getattr(batch, name))[row, ours], np.asarray(getattr(other, name))[at, theirs]
         np.testing.assert_array_equal(mine, alone)
     assert batch.steps[row] == other.steps[at]
+    if batch.commits is not None:
+        mine, alone = np.asarray(batch.commits)[:, row][:, ours], np.asarray(other.commits)[:, at][:, theirs]
+        assert (mine[: batch.steps[row]] == alone[: batch.steps[row]]).all() and (mine[batch.steps[row] :] < 0).all()
     steps = min(len(batch.recorded_steps), len(other.recorded_steps))
     assert steps >= batch.steps[row]
 
@@ -111,7 +153,7 @@ def test_a_batch_of_seven_is_seven_runs(name: str) -> None:
             assert count == 8 or tokens[count - 1] in model_for(name).config.eos_ids
 
 
-@pytest.mark.parametrize("name", ["sdar", "autoregressive, greedy"])
+@pytest.mark.parametrize("name", ["sdar", "bd3lm, first hitting", "gidd", "autoregressive, greedy", "llada2, editing"])
 def test_padding_to_a_multiple_changes_nothing(name: str) -> None:
     _, sampler, _ = SETTINGS[name]
     padded = jaxsink.generate(model_for(name), PROMPTS, sampler, record=WANTED, seed=SEEDS, pad_to=8)
@@ -120,7 +162,9 @@ def test_padding_to_a_multiple_changes_nothing(name: str) -> None:
         same_row(together(name), row, padded, row)
 
 
-@pytest.mark.parametrize("name", ["llada, threshold, noise, guidance", "sdar"])
+@pytest.mark.parametrize(
+    "name", ["llada, threshold, noise, guidance", "sdar", "bd3lm, first hitting", "gidd", "llada2"]
+)
 def test_the_head_on_the_window_is_the_whole_head(name: str, monkeypatch) -> None:
     """The same run with every position in the window, as masks in the prompt need it."""
     _, sampler, _ = SETTINGS[name]
@@ -149,8 +193,8 @@ def test_window_logits_are_the_head_of_their_positions(family: str) -> None:
         np.testing.assert_allclose(received.sum(axis=-1), 10, rtol=1e-5)
 
 
-def test_unrolled_and_blocked_models_write_the_same() -> None:
-    name = "llada, quota"
+@pytest.mark.parametrize("name", ["llada, quota", "llada2, editing"])
+def test_unrolled_and_blocked_models_write_the_same(name: str) -> None:
     model, sampler = model_for(name), SETTINGS[name][1]
     for changed, backend in ((model.unrolled(), None), (model, "blocked")):
         out = jaxsink.generate(changed, PROMPTS, sampler, record=WANTED, seed=SEEDS, backend=backend)
@@ -162,6 +206,7 @@ def test_prompts_of_many_lengths_share_a_program() -> None:
     for family, sampler in (
         ("llada", LLaDASampler(4, 2, 4)),
         ("sdar", SDARSampler(4)),
+        ("fast_dllm", FastDLLMv2Sampler(4, 4, 2)),
         ("llama3.1", ARSampler(4)),
     ):
         before = execution._advance.cache_size()

@@ -11,7 +11,17 @@ from support.golden import MODELS, golden
 from support.reference.samplers import eyes, slow_dream, slow_llada
 
 import jaxsink
-from jaxsink import ARSampler, DreamSampler, LLaDASampler
+from jaxsink import (
+    ARSampler,
+    BD3LMSampler,
+    DreamSampler,
+    FastDLLMv2Sampler,
+    LLaDA2Sampler,
+    LLaDASampler,
+    MDLMSampler,
+    NemotronSampler,
+    SpeculativeSampler,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -28,11 +38,16 @@ CASES = [
 def sampler_of(name: str, case: str) -> Any:
     settings = golden(name).meta["cases"][case]
     kinds = {"llada_tiny": LLaDASampler, "mmada_tiny": LLaDASampler, "dream_tiny": DreamSampler}
-    if name not in kinds:
+    kinds |= {"fastdllm_v2_tiny": FastDLLMv2Sampler, "llada_moe_tiny": LLaDASampler}
+    kinds |= dict.fromkeys(("llada2_moe_gen_tiny", "llada21_moe_tiny"), LLaDA2Sampler)
+    called = {"MDLMSampler.sample": MDLMSampler, "BD3LMSampler.sample": BD3LMSampler}
+    called |= {"generate": NemotronSampler, "ar_generate": ARSampler, "linear_spec_generate": SpeculativeSampler}
+    kind = kinds.get(name) or called.get(settings.get("function", settings.get("sampler")))
+    if kind is None:
         return ARSampler(max_new_tokens=12, stop_at_eos=False)
     settings = {key.removeprefix("effective_"): value for key, value in settings.items()}
-    names = kinds[name].__dataclass_fields__
-    return kinds[name](**{key: value for key, value in settings.items() if key in names})
+    names = kind.__dataclass_fields__
+    return kind(**{key: value for key, value in settings.items() if key in names})
 
 
 def draws_of(case: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -54,28 +69,77 @@ def draws_of(case: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def run(name: str, case: str, **more: Any) -> jaxsink.Generation:
     expected = golden(name).case(case)
     mask = expected["attention_mask"].astype(bool) if "attention_mask" in expected else None
-    return jaxsink.generate(golden(name).model, expected["prompt"], sampler_of(name, case), mask, **more)
+    model = golden(name).model.with_attention("causal" if case == "gen_ar" else None)
+    prompts = expected["prompt"]
+    if "prompt_lens" in expected:  # dllm's, of different lengths
+        prompts = [prompt[:n].tolist() for prompt, n in zip(prompts, expected["prompt_lens"], strict=True)]
+    return jaxsink.generate(model, prompts, sampler_of(name, case), mask, **more)
 
 
 def same_canvases(out: jaxsink.Generation, expected: dict[str, np.ndarray]) -> None:
     """What the model saw at every step (LLaDA: before it; Dream: after it)."""
     rows = len(expected["output"])
     for step, canvas in enumerate(expected.get("step_inputs", ())):
-        np.testing.assert_array_equal(out.canvas(step, MASK), canvas[:rows])  # guidance runs a second batch below
+        there = canvas[:rows] >= 0  # LLaDA2's ends with the block
+        ours = out.canvas(step, MASK)[:, : canvas.shape[1]]
+        np.testing.assert_array_equal(ours[there], canvas[:rows][there])  # guidance runs a second batch below
     for step, canvas in enumerate(expected.get("history", ())):
         np.testing.assert_array_equal(out.canvas(step + 1, MASK), canvas)
 
 
+def same_small_blocks(out: jaxsink.Generation, expected: dict[str, np.ndarray]) -> None:
+    """Fast-dLLM v2 runs one block in each step, after the pass over the prompt."""
+    for step, block in enumerate(expected["forward_inputs"][1:]):
+        canvas = out.canvas(step, MASK)[0]
+        begin = (int(np.argmax(canvas == MASK)) - 1) // 8 * 8  # a full block predicts the next one's first token
+        np.testing.assert_array_equal(canvas[begin : begin + 8], block[0])
+
+
+def same_blocks(out: jaxsink.Generation, expected: dict[str, np.ndarray]) -> None:
+    """Nemotron runs the prompt, and then one block in each step."""
+    for step, ran in enumerate(expected["forward_inputs"][: int(out.steps[0])]):
+        canvas, ids = np.asarray(out.canvas(step, MASK))[0], ran[0, ran[0] >= 0]
+        assert any(np.array_equal(part, ids) for part in (canvas[:14], canvas[14:22], canvas[22:]))
+
+
+def same_ragged(out: jaxsink.Generation, expected: dict[str, np.ndarray]) -> None:
+    """dllm pads MDLM's prompts on the right with eos, and BD3LM's on the left to whole blocks; real tokens are compared."""
+    left = (expected["step_canvases"][0] == 491).any()
+    for step, canvas in enumerate(expected["step_canvases"]):
+        for row, length in enumerate(expected["prompt_lens"]):
+            theirs = canvas[row, canvas[row] >= 0]
+            theirs = theirs[theirs != 491] if left else theirs[: length + 16]
+            ours = np.asarray(out.canvas(step, MASK))[row, np.asarray(out.mask)[row]]
+            np.testing.assert_array_equal(ours[: len(theirs)], theirs)
+
+
 def test_no_case_is_missing() -> None:
-    assert len(CASES) == 23
+    assert len(CASES) == 39
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_golden_generation(name: str, case: str) -> None:
     expected = golden(name).case(case)
     out = run(name, case, draws=draws_of(expected) or None)
-    np.testing.assert_array_equal(out.tokens, expected["output"])
+    if "prompt_lens" in expected:
+        same_ragged(out, expected)
+        return
+    length = expected["output"].shape[1]
+    if isinstance(
+        sampler_of(name, case), LLaDA2Sampler
+    ):  # its answer alone, up to gen_length; ours ends with the block
+        assert out.steps[0] == golden(name).meta["cases"][case]["forwards"]
+        np.testing.assert_array_equal(out.response[:, :length], expected["output"])
+        edits = np.maximum(out.times_committed() - 1, 0).sum()
+        assert edits == golden(name).meta["cases"][case]["edits"]
+    else:
+        assert out.tokens.shape[1] == length or name == "fastdllm_v2_tiny"  # it counts a block of the prompt as written
+        np.testing.assert_array_equal(np.asarray(out.tokens)[:, :length], expected["output"])
     same_canvases(out, expected)
+    if isinstance(sampler_of(name, case), NemotronSampler):
+        same_blocks(out, expected)
+    if isinstance(sampler_of(name, case), FastDLLMv2Sampler):
+        same_small_blocks(out, expected)
 
 
 def test_golden_hooks() -> None:

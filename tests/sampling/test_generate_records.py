@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -365,10 +366,19 @@ def test_fixed_positions_on_an_autoregressive_model() -> None:
         np.testing.assert_allclose(out.record["received"][step], maps[:, :, :, length - 1 + step], atol=1e-5)
 
 
+CACHED = {
+    "llada": ("llada", LLaDASampler(12, 6, 4)),
+    "dream": ("dream", DreamSampler(12, 6, "maskgit_plus", block_length=4)),
+    "dream, quota": ("dream", LLaDASampler(12, 6, 4)),
+}
+
+
 @pytest.mark.parametrize("cache_", ["prefix", "dual"])
-def test_cached_decoding_is_that_of_fast_dllm(cache_: str) -> None:
+@pytest.mark.parametrize("name", CACHED)
+def test_cached_decoding_is_that_of_fast_dllm(name: str, cache_: str) -> None:
     """Tokens and statistics; the first step of a block runs, and records, everything."""
-    model, sampler = model_of("llada"), LLaDASampler(12, 6, 4, cache=cache_)
+    family, plain = CACHED[name]
+    model, sampler = model_of(family), replace(plain, cache=cache_)
     wanted = {"raw": record.received(), "top": record.received().then(reduce.top(3)), "norm": record.value_norm()}
     out = jaxsink.generate(model, PROMPTS, sampler, record=wanted)
     assert out.approximate == cache_
@@ -378,10 +388,11 @@ def test_cached_decoding_is_that_of_fast_dllm(cache_: str) -> None:
         assert np.asarray(out.tokens)[row].tolist() == canvas.tokens
         assert np.asarray(out.committed_at)[row].tolist() == canvas.at
         np.testing.assert_allclose(raw[:, :, row], received, atol=2e-5)
-    ran = [18, 12, 18, 8, 18, 4] if cache_ == "prefix" else [18, 4] * 3
+    before = int(family == "dream")  # the token that predicts the block's first one runs along
+    ran = [18, 12 + before, 18, 8 + before, 18, 4 + before] if cache_ == "prefix" else [18, 4 + before] * 3
     np.testing.assert_allclose(raw.sum(-1), np.broadcast_to(np.reshape(ran, (6, 1, 1, 1)), raw.shape[:-1]), atol=1e-4)
     np.testing.assert_array_equal(out.record["top"]["score"], -np.sort(-raw, axis=-1)[..., :3])
-    exact = jaxsink.generate(model, PROMPTS, LLaDASampler(12, 6, 4), record=record.received())
+    exact = jaxsink.generate(model, PROMPTS, plain, record=record.received())
     assert exact.approximate is None
     for first in range(0, 6, 2):
         if (exact.canvas(first, 80) == out.canvas(first, 80)).all():
@@ -407,10 +418,13 @@ def test_an_intervention_may_need_nothing() -> None:
 
 
 @pytest.mark.parametrize("cache_", ["prefix", "dual"])
-def test_cached_decoding_with_one_step_per_block_is_exact(cache_: str) -> None:
-    model = model_of("llada")
-    exact = jaxsink.generate(model, ROWS, LLaDASampler(8, 2, 4), record=record.received())
-    cached = jaxsink.generate(model, ROWS, LLaDASampler(8, 2, 4, cache=cache_), record=record.received())
+@pytest.mark.parametrize(
+    ("family", "sampler"), [("llada", LLaDASampler(8, 2, 4)), ("dream", DreamSampler(8, 2, block_length=4))]
+)
+def test_cached_decoding_with_one_step_per_block_is_exact(family: str, sampler: Any, cache_: str) -> None:
+    model = model_of(family)
+    exact = jaxsink.generate(model, ROWS, sampler, record=record.received())
+    cached = jaxsink.generate(model, ROWS, replace(sampler, cache=cache_), record=record.received())
     np.testing.assert_array_equal(cached.tokens, exact.tokens)
     np.testing.assert_allclose(cached.record, exact.record, atol=1e-5)
 

@@ -144,7 +144,7 @@ def decided(sampler: Any, logits: np.ndarray, rows: int, step: int = 0) -> tuple
     config = FAMILIES["sdar"].replace(vocab=8, mask_id=7, eos_ids=(0,))
     draws = noise.Draws(noise.sequence_keys(jnp.arange(rows)))
     tiled = jnp.broadcast_to(jnp.asarray(logits), (rows, *logits.shape))
-    token, commit = decide(sampler, config, tiled, step, draws)
+    token, commit, *_ = decide(sampler, config, tiled, step, draws)
     return np.asarray(token), np.asarray(commit)
 
 

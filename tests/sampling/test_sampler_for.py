@@ -10,16 +10,28 @@ from pathlib import Path
 import jax
 import pytest
 from jaxsink_converters.convert import convert
+from support.configs import FAMILIES
 from support.paths import GOLDEN
 
 import jaxsink
-from jaxsink import ARSampler, DreamSampler, JaxsinkError, LLaDASampler, Origin, SDARSampler, sampler_for
+from jaxsink import (
+    AncestralSampler,
+    ARSampler,
+    DreamSampler,
+    FastDLLMv2Sampler,
+    GIDDSampler,
+    JaxsinkError,
+    LLaDASampler,
+    Origin,
+    SDARSampler,
+    sampler_for,
+)
 from jaxsink.evals.settings import get_setting
 from jaxsink.nn.quantization import quantized
 from jaxsink.nn.transformer import _forward
 from jaxsink.parallel import make_mesh, shard
 from jaxsink.sampling import execution
-from jaxsink.sampling.registry import family_sampler
+from jaxsink.sampling.registry import family_sampler, from_dict, to_dict
 from jaxsink.zoo.builtin import BUILTIN
 from jaxsink.zoo.presets import HUB_IDS, PRESETS, preset
 from jaxsink.zoo.recommend import published, recommended
@@ -106,7 +118,7 @@ def test_manifests_with_a_sampler_that_cannot_be(tmp_path: Path) -> None:
     for wrong, message in (
         ({"name": "BestSampler"}, "unknown sampler 'BestSampler'"),
         ({"name": "LLaDASampler", "sharpness": 3}, "the sampler LLaDASampler has wrong settings"),
-        ({"name": "LLaDASampler", "steps": -1}, "lengths and steps must be positive"),
+        ({"name": "LLaDASampler", "steps": -1}, "steps must be a whole number from 1"),
         ([1, 2], "jaxsink.json cannot be used"),
     ):
         (tmp_path / "broken" / "jaxsink.json").write_text(json.dumps(manifest | {"sampler": wrong}))
@@ -163,7 +175,15 @@ def test_every_preset_has_a_sampler_that_runs_it_and_a_hub_id() -> None:
     assert sampler_for("llada-1.5") == LLaDASampler(256, 256, 16)
     assert sampler_for("llama-3.1-8b-instruct") == ARSampler(1024)
     assert sampler_for("sdar-4b") == SDARSampler(256)
+    assert sampler_for("fast-dllm-v2-7b") == FastDLLMv2Sampler(256, 32, 8, threshold=0.9)
     assert sampler_for("mmada-8b").text_only
+    assert sampler_for("bd3lm-owt-block_size8") == AncestralSampler(512, top_p=0.9)  # half of its positions
+    assert sampler_for("mdlm-owt") == AncestralSampler(512, 128)
+    assert sampler_for("gidd-base-p_unif-0.2") == GIDDSampler(256, 128)
+    for family in ("bd3lm", "mdlm", "gidd"):
+        sampler = family_sampler(FAMILIES[family])
+        sampler.check(FAMILIES[family])
+        assert from_dict(to_dict(sampler), FAMILIES[family]) == sampler
 
 
 def test_other_lengths_keep_the_pace_and_the_blocks() -> None:
@@ -172,7 +192,29 @@ def test_other_lengths_keep_the_pace_and_the_blocks() -> None:
     assert base.with_length(48) == replace(base, gen_length=48, steps=24, block_length=24)
     assert LLaDASampler(256, 256, 256).with_length(100) == LLaDASampler(100, 100, 100)
     assert DreamSampler(256, 64).with_length(32) == DreamSampler(32, 8)
+    assert DreamSampler(256, 64, block_length=64).with_length(128) == DreamSampler(128, 32, block_length=64)
+    assert DreamSampler(256, 64, block_length=64).with_length(48) == DreamSampler(48, 12, block_length=24)
+    assert FastDLLMv2Sampler(256).with_length(10) == FastDLLMv2Sampler(10)
     assert SDARSampler(256).with_length(10) == SDARSampler(10)
+
+
+def test_settings_that_came_later_change_no_file_and_no_fingerprint() -> None:
+    """Reprs go into the manifests of runs, dictionaries into those of checkpoints."""
+    old, new = DreamSampler(8, 4), DreamSampler(8, 4, block_length=4, cache="dual")
+    assert repr(old) == (
+        "DreamSampler(max_new_tokens=8, steps=4, alg='entropy', alg_temp=None, temperature=0.0, top_p=None, top_k=None, "
+        "eps=0.001)"
+    )
+    assert repr(new) == repr(old)[:-1] + ", block_length=4, cache='dual')"
+    assert not {"block_length", "cache"} & to_dict(old).keys() and to_dict(new)["cache"] == "dual"
+    for sampler in (old, new):
+        assert from_dict(to_dict(sampler), preset("dream-7b-base")) == sampler
+
+
+def test_a_model_with_other_blocks_gets_a_sampler_that_fits() -> None:
+    config = preset("fast-dllm-v2-7b")
+    assert family_sampler(config) == FastDLLMv2Sampler(256)
+    assert family_sampler(config.replace(block_length=12)) == FastDLLMv2Sampler(256, 12, 4)
 
 
 def test_what_sampler_for_takes() -> None:

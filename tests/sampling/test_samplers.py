@@ -148,6 +148,11 @@ DREAM_SETTINGS = {
     "maskgit_plus, noise": (DreamSampler(12, 5, "maskgit_plus", temperature=1.3, alg_temp=0.0), drawn(5, 18)),
     "topk_margin": (DreamSampler(12, 12, "topk_margin", top_p=0.5), None),
     "origin": (DreamSampler(12, 7, "origin", temperature=0.5, eps=0.01), drawn(7, 18, kinds=("token", "transfer"))),
+    "blocks": (DreamSampler(12, 9, "entropy", block_length=4), None),
+    "blocks, origin": (
+        DreamSampler(12, 8, "origin", temperature=0.5, block_length=6),
+        drawn(8, 18, kinds=("token", "transfer")),
+    ),
 }
 
 
@@ -451,12 +456,14 @@ def test_edits_leave_finished_sequences_alone() -> None:
         ("llada", LLaDASampler(12, 12, 12, cache="dual", cfg_scale=1.0), "guidance"),
         ("llada", LLaDASampler(12, 12, 12, cache="dual", threshold=0.5, temperature=0.1), "random draws"),
         ("llada", LLaDASampler(12, 12, 12, cache="prefix", threshold=0.5, remasking="random"), "random draws"),
-        ("dream", LLaDASampler(12, 12, 12, cache="dual"), "shifted"),
-        ("llada", LLaDASampler(0, 12, 12), "positive"),
+        ("llada", LLaDASampler(0, 12, 12), "gen_length must be a whole number from 1"),
         ("llama3.1", LLaDASampler(12, 12, 12), "no mask token"),
         ("dream", DreamSampler(12, 12, alg="surest"), "surest"),
         ("dream", DreamSampler(12, 12, top_p=1.5), "top_p"),
         ("dream", DreamSampler(12, 12, eps=0.0), "eps"),
+        ("dream", DreamSampler(12, 12, block_length=5), "multiple of block_length 5"),
+        ("dream", DreamSampler(12, 8, block_length=4), "8 steps"),
+        ("dream", DreamSampler(12, 12, cache="triple"), "triple"),
         ("llada", SDARSampler(12), "block-causal"),
         ("sdar", SDARSampler(12, steps_per_block=5), "steps_per_block"),
         ("llada", ARSampler(12), "autoregressive"),

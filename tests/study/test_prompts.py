@@ -14,6 +14,9 @@ from support.miniatures import random_subject
 
 from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
+from jaxsink.sampling.sdar import SDARSampler
+from jaxsink.sandbox.levels import Level
+from jaxsink.sandbox.runner import Verdict
 from jaxsink.study import Recorded, Study, prompts
 from jaxsink.study.experiments import UNGRADED
 from jaxsink.study.prompts import Prompts, TextWindows, find_prompts
@@ -144,19 +147,25 @@ def test_humaneval_needs_leave_and_runs_the_checks(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(prompts, "load_benchmark", lambda *arguments: [example(0, question="def f():\n")])
     with pytest.raises(JaxsinkError, match="give --allow-code-execution"):
         find_prompts("humaneval")
-    ran = []
+    ran, checked = [], []
     monkeypatch.setattr(prompts, "program", lambda one, text, style: f"{one.question}|{text}|{style}")
     monkeypatch.setattr(prompts, "checks", lambda one: "checks")
 
-    def run(code: str, checks: str, allow_code_execution: bool) -> Any:
-        ran.append((code, checks, allow_code_execution))
-        return type("Verdict", (), {"passed": True, "reason": "passed", "detail": ""})
+    def run(code: str, checks: str, allow_code_execution: bool, sandbox: Level) -> Verdict:
+        ran.append((code, checks, allow_code_execution, sandbox))
+        return Verdict(True, "passed", "", sandbox)
 
     monkeypatch.setattr(prompts, "run_checks", run)
-    (one,) = found("humaneval", allow_code_execution=True).prompts
+    monkeypatch.setattr(prompts, "check_sandbox", checked.append)
+    asked = found("humaneval", allow_code_execution=True, sandbox="limits")
+    (one,) = asked.prompts
     assert "```python\ndef f():\n```" in one.text
     score = one.grade("return 1")
-    assert score.correct and score.found == "passed" and ran == [("def f():\n|return 1|chat", "checks", True)]
+    assert score.correct and score.found == "passed" and ran == [("def f():\n|return 1|chat", "checks", True, "limits")]
+    assert score.sandbox == asked.sandbox == "limits" and checked == [
+        "limits"
+    ]  # chosen, seen to before, and in every line
+    assert found("gsm8k").sandbox is None
 
 
 def test_more_prompts_begin_with_the_same(written: Any) -> None:
@@ -214,8 +223,9 @@ def test_so_many_tokens_are_written_and_scored() -> None:
         assert cut.gold == whole.gold[:4] and len(whole.gold) > 4 and cut.prompt == whole.prompt
     assert subject.writing(cache="dual").sampler.cache == "dual"
     assert random_subject("mini-llama").writing(cache="dual").sampler == random_subject("mini-llama").sampler
-    with pytest.raises(JaxsinkError, match="--cache dual: DreamSampler, which mini-dream uses, has no cache"):
-        random_subject("mini-dream").writing(cache="dual")
+    assert random_subject("mini-dream").writing(cache="dual").sampler.cache == "dual"
+    with pytest.raises(JaxsinkError, match="--cache dual: SDARSampler, which mini-dream uses, has no cache"):
+        replace(random_subject("mini-dream"), sampler=SDARSampler()).writing(cache="dual")
 
 
 def test_prompts_without_answers_run_all_but_masking(written: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import jax
 import ml_dtypes
 import numpy as np
 from jaxsink_converters.families import FAMILIES, family_of
+from jaxsink_converters.plan import rule_of
 from jaxsink_converters.table import From
 from safetensors.numpy import save_file
 
@@ -57,6 +58,7 @@ _OLMO = {
     "eos_token_id": 3,
     "pad_token_id": 3,
 }
+_DIT = {"n_blocks": 2, "hidden_dim": 24, "n_heads": 4, "vocab_size": 50, "cond_dim": 9, "model_length": 64}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llada": {"architectures": ["LLaDAModelLM"], "model_type": "llada", **_OLMO},
     "mmada": {"architectures": ["MMadaModelLM"], "model_type": "mmada", **_OLMO, "llm_vocab_size": 44},
@@ -74,6 +76,37 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "mask_token_id": 40,
         "moe_layer_freq": [1, 1],
         "partial_rotary_factor": 1,
+    },
+    "llada2_moe": {
+        "architectures": ["LLaDA2MoeModelLM"],
+        "model_type": "llada2_moe",
+        **_DECODER,
+        "num_hidden_layers": 3,
+        "head_dim": 10,
+        "partial_rotary_factor": 0.6,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 20,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "num_shared_experts": 2,
+        "use_bias": True,
+        "use_qkv_bias": True,
+        "mask_token_id": 40,
+    },
+    "sdar_moe": {
+        "architectures": ["SDARMoeForCausalLM"],
+        "model_type": "sdar_moe",
+        **_DECODER,
+        "head_dim": 10,
+        "mask_token_id": 40,
+        "num_experts": 3,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 20,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
     },
     "dream": {
         "architectures": ["DreamModel"],
@@ -94,6 +127,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "mask_token_id": 40,
         "attention_bias": False,
     },
+    "fast_dllm": {
+        "architectures": ["Fast_dLLM_QwenForCausalLM"],
+        "model_type": "Fast_dLLM_Qwen",
+        **_DECODER,
+        "bd_size": 4,
+        "mask_token_id": 40,
+        "layer_types": ["full_attention", "full_attention"],
+    },
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_DECODER, "bos_token_id": 1},
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", **_DECODER, "sliding_window": 5},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", **_DECODER, "use_sliding_window": False},
@@ -110,6 +151,67 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "activation_function": "gelu_new",
         "eos_token_id": 3,
     },
+    "nemotron": {
+        "architectures": ["NemotronLabsDiffusionModel"],
+        "model_type": "nemotron_labs_diffusion",
+        **_DECODER,
+        "rope_theta": ...,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 500.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.5,
+            "llama_4_scaling_beta": 0.1,
+        },
+        "head_dim": 10,
+        "mask_token_id": 40,
+        "dlm_paradigm": "bidirectional",
+        "block_size": 8,
+    },
+    "a2d_qwen3": {
+        "architectures": ["A2DQwen3LMHeadModel"],
+        "model_type": "a2d-qwen3",
+        **_DECODER,
+        "head_dim": 10,
+        "mask_token_id": 40,
+    },
+    "a2d_qwen2": {
+        "architectures": ["A2DQwen2LMHeadModel"],
+        "model_type": "a2d-qwen2",
+        **_DECODER,
+        "mask_token_id": 40,
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "max_window_layers": 1,
+    },
+    "a2d_llama": {
+        "architectures": ["A2DLlamaLMHeadModel"],
+        "model_type": "a2d-llama",
+        **_DECODER,
+        "mask_token_id": 40,
+    },
+    "bd3lm": {
+        "architectures": ["BD3LM"],
+        "model_type": "bd3lm",
+        **_DIT,
+        "block_size": 4,
+        "cross_attn": True,
+        "adaln": True,
+        "time_conditioning": False,
+        "eos_token_id": 3,
+    },
+    "mdlm": {"architectures": ["MDLM"], "model_type": "mdlm", **_DIT, "time_conditioning": True, "eos_token_id": 3},
+    "gidd": {
+        "architectures": ["DIT"],
+        "model_type": "dit",
+        **_SHARED,
+        "timestep_cond_dim": 9,
+        "max_seq_len": 64,
+        "p_uniform": 0.1,
+        "t_eps": 1e-4,
+    },
 }
 
 
@@ -125,7 +227,7 @@ def random_model(config: Mapping[str, Any], dtype: str = "float32", seed: int = 
     family = family_of(config, "test")
     model = jaxsink.abstract(family.configure(Settings(config, "test")), dtype)
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: (rng.standard_normal(leaf.shape) * 0.3).astype(DTYPES[dtype]), model)
+    return jax.tree.map(lambda leaf: (rng.standard_normal(leaf.shape) * 0.3).astype(leaf.dtype), model)
 
 
 def tensors_of(model: jaxsink.Model, prefix: str | None = None) -> dict[str, np.ndarray]:
@@ -133,26 +235,23 @@ def tensors_of(model: jaxsink.Model, prefix: str | None = None) -> dict[str, np.
     family = next(family for family in FAMILIES if family.name == model.config.family)
     prefix = family.prefixes[0] if prefix is None else prefix
     tensors: dict[str, np.ndarray] = {}
-    for parameter, leaf in named_leaves(model)[0]:
-        rule = family.table[parameter]
+    in_order = sorted(named_leaves(model)[0], key=lambda item: "qkv".find(item[0].rpartition(".attention.")[2][0]))
+    for parameter, leaf in in_order:
+        rule, first = rule_of(family, model.config, parameter)
         pattern = rule.source if isinstance(rule, From) else rule
-        for layer in range(model.config.layers) if is_layered(parameter) else (None,):
-            value = np.asarray(leaf if layer is None else leaf[layer])
+        for layer in range(len(leaf)) if is_layered(parameter) else (None,):
+            value, number = np.asarray(leaf if layer is None else leaf[layer]), None if layer is None else first + layer
             for expert in range(len(value)) if "{expert}" in pattern else (None,):
-                name = pattern.format(prefix=prefix, layer=layer, expert=expert)
+                name = pattern.format(prefix=prefix, layer=number, expert=expert)
                 part = value if expert is None else value[expert]
                 if ".c_" in name:  # GPT-2's Conv1D is [in, out], with q, k and v side by side
                     part = part.T
                     if ".c_attn." in name and name in tensors:
                         part = np.concatenate([tensors[name], part], axis=-1)
+                if (".attn_qkv." in name or ".query_key_value." in name) and name in tensors:
+                    part = np.concatenate([tensors[name], part])
                 tensors[name] = np.ascontiguousarray(part)
-    return {name: _in_qkv_order(value) if ".c_attn." in name else value for name, value in tensors.items()}
-
-
-def _in_qkv_order(value: np.ndarray) -> np.ndarray:
-    """Leaves come in alphabetical order: k, q, v."""
-    k, q, v = np.split(value, 3, axis=-1)
-    return np.ascontiguousarray(np.concatenate([q, k, v], axis=-1))
+    return tensors
 
 
 def write(

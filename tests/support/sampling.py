@@ -18,6 +18,8 @@ PROMPTS = np.random.default_rng(7).integers(4, 60, (2, 6))
 EOS = {
     "llada": {"eos_ids": (47, 5), "eot_id": 18},
     "sdar": {"eos_ids": (57,)},
+    "fast_dllm": {"eos_ids": (57,)},
+    "llada2": {"eos_ids": (57,)},
 }  # tokens that these models like to write
 
 

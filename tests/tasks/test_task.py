@@ -10,7 +10,9 @@ import pytest
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.tasks import batches, task, vocabulary
-from jaxsink.tasks.batches import LENGTH, PROMPT, RESPONSE
+from jaxsink.tasks.word_tasks import SUMS
+
+LENGTH, PROMPT, RESPONSE = SUMS.length, SUMS.prompt, SUMS.response
 
 FIRST = """A bus has 12 people. Then 9 get off, 7 get on and 3 get off. How many people are on the bus?
 First: 12 - 9 = 3.

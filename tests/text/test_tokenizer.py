@@ -241,7 +241,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(JaxsinkError, match=r"tokenizer\.json is not a tokenizer"):
         Tokenizer.load(tmp_path)
     _write(tmp_path)
-    for content, complaint in (("{", "is not valid JSON"), ("[]", "must hold a JSON object, not a list")):
+    for content, complaint in (("{", "is not valid JSON"), ("[]", "must hold a JSON object, not list")):
         (tmp_path / "tokenizer_config.json").write_text(content)
         with pytest.raises(JaxsinkError, match=complaint):
             Tokenizer.load(tmp_path)

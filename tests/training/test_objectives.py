@@ -14,10 +14,13 @@ import pytest
 from support.training import TINY
 
 import jaxsink
-from jaxsink.tasks.batches import LENGTH, PROMPT, Batch, training_batch
+from jaxsink.tasks.batches import Batch, training_batch
+from jaxsink.tasks.word_tasks import SUMS
 from jaxsink.training import examples
 from jaxsink.training.settings import Settings
 from jaxsink.training.step import LEAST, Lesson
+
+LENGTH, PROMPT = SUMS.length, SUMS.prompt
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -126,14 +129,16 @@ BLOCK = TINY["mini-llada"].config.replace(
 )
 
 
-def test_block_diffusion_scores_each_block_given_the_true_ones_before_it():
+@pytest.mark.parametrize("shifted", [False, True])
+def test_block_diffusion_scores_each_block_given_the_true_ones_before_it(shifted: bool):
     """One pass over both halves equals one pass per block of the model itself, whose mask is block-causal."""
-    model = jax.tree.map(lambda x: 5 * x if x.ndim > 1 else x, jaxsink.init(BLOCK, seed=3))
+    config = BLOCK.replace(shift_logits=shifted)
+    model = jax.tree.map(lambda x: 5 * x if x.ndim > 1 else x, jaxsink.init(config, seed=3))
     draw = np.random.default_rng(0)
     tokens, real = draw.integers(5, BLOCK.vocab, (3, 12)), np.ones((3, 12), bool)
     real[1, :3] = real[2, :5] = False  # padded on the left
     key, starts = jax.random.key(7), (0, 0, 6)
-    shown = examples.block_example(BLOCK, key, jnp.asarray(tokens), jnp.asarray(real), starts, "count")
+    shown = examples.block_example(config, key, jnp.asarray(tokens), jnp.asarray(real), starts, "count")
     visible = examples.block_visibility(12, 4)
     scores = np.asarray(jax.jit(examples.predictions)(model, shown, visible), np.float64)
     noised, weight = np.asarray(shown.tokens)[:, :12], np.asarray(shown.weight)
@@ -141,16 +146,19 @@ def test_block_diffusion_scores_each_block_given_the_true_ones_before_it():
     for row, padding in enumerate((0, 3, 5)):
         text = np.roll(tokens[row], -padding)[: 12 - padding]
         wanted = np.arange(12 - padding) + padding >= starts[row]
+        wanted[0] &= not shifted  # nothing predicts it
         for begin in range(0, len(text), 4):
             inside = slice(begin, min(begin + 4, len(text)))
             canvas = np.concatenate([text[:begin], noised[row, inside]])
-            logits = np.asarray(jaxsink.forward(model, canvas[None]).logits, np.float64)[0, inside]
+            logits = np.asarray(jaxsink.forward(model, canvas[None]).logits, np.float64)[0]
+            logits = np.concatenate([logits[:1], logits[:-1]])[inside] if shifted else logits[inside]
             np.testing.assert_allclose(scores[row, inside], logits, atol=1e-4)
             masked = canvas[inside] == BLOCK.mask_id
             assert not (masked & ~wanted[inside]).any()
             level = masked.sum() / max(wanted[inside].sum(), 1)
             expected = masked / level if level else np.zeros(len(masked))
-            np.testing.assert_allclose(weight[row, inside] * 27, expected, rtol=1e-5)  # of 12 + 9 + 6 tokens
+            counted = 25 if shifted else 27  # of 11 + 8 + 6 or 12 + 9 + 6 tokens
+            np.testing.assert_allclose(weight[row, inside] * counted, expected, rtol=1e-5)
             total += expected.sum()
     assert (weight[1, 9:] == 0).all() and (weight[2, 7:] == 0).all() and total > 0
 

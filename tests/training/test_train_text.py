@@ -18,6 +18,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.runs.stopping import StoppedError
 from jaxsink.tasks.batches import Batch
+from jaxsink.text.tokenizer import Tokenizer
 from jaxsink.training import step
 from jaxsink.training.data import DataSettings, text_data
 from jaxsink.training.flops import flops_per_token
@@ -251,3 +252,19 @@ def test_a_first_batch_is_of_the_stream(text: Path) -> None:
     found: Batch = recipe.data.batch(0, 3, seed=0)
     assert (found.tokens[:, 0] == recipe.config.bos_id).all()
     assert all(recipe.data.tokenizer.decode(row[1:]) in TEXT for row in found.tokens)
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_the_tokenizer_of_a_trained_model_begins_texts_as_its_training_did(text: Path, bos: bool) -> None:
+    """A checkpoint's tokenizer may add no bos; a model that was trained on windows with one gets it in studies too."""
+    made = text_data(DataSettings(("input.txt",), tokenizer="characters", length=16))
+    given, written = text / "given", text / "written"
+    given.mkdir()
+    written.mkdir()
+    made.write_tokenizer(given)
+    plain = json.loads((given / "tokenizer.json").read_text(encoding="utf-8")) | {"post_processor": None}
+    (given / "tokenizer.json").write_text(json.dumps(plain), encoding="utf-8")
+    text_data(DataSettings(("input.txt",), tokenizer=str(given), length=16, bos=bos)).write_tokenizer(written)
+    tokenizer = Tokenizer.load(written)
+    first = [tokenizer.special["bos"]] if bos else []
+    assert tokenizer.encode("To", add_special_tokens=True) == [*first, *tokenizer.encode("To")]

@@ -19,14 +19,18 @@ import jaxsink
 from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.parameters import named_leaves
-from jaxsink.tasks.batches import LENGTH, PROMPT, training_batch
+from jaxsink.tasks.batches import training_batch
+from jaxsink.tasks.word_tasks import SUMS
 from jaxsink.training import examples, step
 from jaxsink.training.optimizer import MUON, is_matrix, make_optimizer, schedule
 from jaxsink.training.run import Progress, Training
 from jaxsink.training.settings import Settings
 from jaxsink.training.start import small_model
+from jaxsink.training.states import save_state
 from jaxsink.training.train import watching
 from jaxsink.zoo import builtin
+
+LENGTH, PROMPT = SUMS.length, SUMS.prompt
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -280,3 +284,23 @@ def test_intervals():
     low, high = Accuracy(95, 100).interval
     assert low == pytest.approx(0.8882, abs=1e-3) and high == pytest.approx(0.9785, abs=1e-3)
     assert Accuracy(10, 10).interval[1] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("steps", [12, 4])
+def test_a_loss_that_is_no_number_ends_the_run(steps, tmp_path):
+    """Nothing of it is kept: neither the models of milestones, nor the state, nor the curve."""
+    run = tiny_run(tmp_path / "run", learning_rate=1e38, warmup=0, steps=steps)
+    with pytest.raises(JaxsinkError, match=r"the loss was .*Lower the learning rate|NaN or infinite"):
+        run.train(one_device())
+    for model in (tmp_path / "run" / "checkpoints").glob("*"):
+        jaxsink.load(model)  # of a step that was sound
+    assert not list((tmp_path / "run" / "states").glob("*")) and not (tmp_path / "run" / "model").exists()
+
+
+def test_a_state_that_is_no_number_is_not_saved(tmp_path):
+    run = tiny_run(tmp_path / "run")
+    state, _, passed = run.begin(one_device())
+    wrong = state._replace(trained=jax.tree.map(lambda x: x.at[(0,) * x.ndim].set(jnp.inf), state.trained))
+    with pytest.raises(JaxsinkError, match="NaN or infinite, so its state is not saved"):
+        save_state(tmp_path / "states", wrong, passed)
+    assert not list((tmp_path / "states").glob("*"))

@@ -9,11 +9,21 @@ from importlib.util import find_spec
 
 from jaxsink.errors import JaxsinkError, install_hint
 
+RUNS_PROGRAMS = (
+    "--confirm",
+    "--sandbox",
+)  # what lm-eval is asked for leave with, also shortened, and what it cannot keep
 HARNESS = "jaxsink.evals.lm_eval.harness"  # importing it registers the model; it needs lm-eval
 
 
 def lm_eval(arguments: Sequence[str]) -> None:
     """Run lm-eval with these arguments, which are its own: ["--model", "jaxsink", "--tasks", …]."""
+    unsafe = next((one for one in arguments if one.startswith(RUNS_PROGRAMS)), None)
+    if unsafe is not None:
+        raise JaxsinkError(
+            f"{unsafe}: lm-eval runs the programs of a model unconfined, so jaxsink does not let it; grade them with "
+            "`jaxsink evaluate MODEL NAME/humaneval/… --allow-code-execution --sandbox namespaces`."
+        )
     if find_spec("lm_eval") is None:
         raise JaxsinkError(f"lm-evaluation-harness is not installed; {install_hint('eval')}.")
     command = import_module("lm_eval.__main__")

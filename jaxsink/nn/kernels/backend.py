@@ -117,10 +117,12 @@ def intervals(see: Visibility, queries: Queries) -> tuple[Int[Array, "B Q"] | No
         of_key, of_query = see.token_position // see.block, queries.token_position // see.block
         in_blocks = jax.vmap(partial(jnp.searchsorted, side="right"))(of_key, of_query)
         upper = in_blocks if upper is None else jnp.minimum(upper, in_blocks)
+    if queries.limit is not None:
+        upper = queries.limit if upper is None else jnp.minimum(upper, queries.limit)
     if see.window is not None:
         first = jnp.clip(queries.position - see.window + 1, 0, keys - 1)
         first = first if see.use_window is None else jnp.where(see.use_window, first, 0)
-        lower = jnp.broadcast_to(first, (batch, first.shape[0]))
+        lower = jnp.broadcast_to(first, (batch, first.shape[-1]))
     return lower, upper
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 import jaxsink
-from jaxsink import DreamSampler, LLaDASampler, SDARSampler
+from jaxsink import DreamSampler, FastDLLMv2Sampler, LLaDA2Sampler, LLaDASampler, SDARSampler
 from support.reference.transformer import Slowly
 
 See = Callable[[list[int]], np.ndarray]
+Look = Callable[[list[int], int], np.ndarray]
 
 
 def eyes(model: jaxsink.Model) -> See:
@@ -51,6 +52,7 @@ class Slow:
         self.config, self.step = config, 0
         self.tokens = [int(token) for token in prompt] + [config.mask_id] * length
         self.at = [-1] * len(self.tokens)
+        self.seen: list[list[int]] = []
 
     def masks(self, start: int, end: int) -> list[int]:
         return [i for i in range(start, end) if self.tokens[i] == self.config.mask_id]
@@ -137,11 +139,13 @@ def sampled(logits: np.ndarray, s: Any, noise: Any, mask_id: int, k_first: bool)
 
 def slow_dream(see: See, config: Any, prompt: Any, s: DreamSampler, draws: Any = None, row: int = 0) -> Slow:
     canvas = Slow(config, prompt, s.max_new_tokens)
-    length = len(canvas.tokens)
+    size = s.block_length or s.max_new_tokens
+    steps = s.steps * size // s.max_new_tokens  # in each block
     for step in range(s.steps):
-        t, after = (1 + (s.eps - 1) * k / s.steps for k in (step, step + 1))
-        share = 1.0 if step == s.steps - 1 else 1 - after / t
-        logits, masks = see(canvas.tokens), canvas.masks(0, length)
+        block, k = divmod(step, steps)
+        t, after = (1 + (s.eps - 1) * n / steps for n in (k, k + 1))
+        share = 1.0 if k == steps - 1 else 1 - after / t
+        logits, masks = see(canvas.tokens), canvas.masks(0, len(prompt) + (block + 1) * size)
         choice, sure = {}, {}
         for i in masks:
             noise = draws["token"][step, row, i] if s.temperature else None
@@ -190,20 +194,127 @@ def slow_sdar(see: See, config: Any, prompt: Any, s: SDARSampler, draws: Any = N
     return canvas
 
 
-def slow_cached(model: jaxsink.Model, prompt: list[int], s: LLaDASampler) -> tuple[Slow, np.ndarray]:
-    """Fast-dLLM, in NumPy: (canvas, received [T,L,H,S])."""
-    canvas, received = Slow(model.config, prompt, s.gen_length), []
-    blocks, length = s.gen_length // s.block_length, len(prompt) + s.gen_length
-    steps = s.steps // blocks
+def slow_fast_dllm(see: See, config: Any, prompt: Any, s: FastDLLMv2Sampler, look: Look | None = None) -> Slow:
+    """see: of a model with blocks of the sampler's size; look: with a block cache."""
+    blocks = math.ceil((len(prompt) + s.max_new_tokens - 1) / s.block_size)
+    canvas = Slow(config, prompt, blocks * s.block_size + 1 - len(prompt))
+
+    def fill(begin: int, end: int) -> bool:
+        """Until nothing is masked there; True = an eos without masks before it was found, and the rest is eos."""
+        while masks := canvas.masks(begin, min(end, len(canvas.tokens))):
+            logits = see(canvas.tokens) if look is None else look(canvas.tokens, begin)
+            choice, sure = {}, {}
+            for i in masks:
+                choice[i], waits = best_not(logits[i], config.mask_id)
+                sure[i] = -1e30 if waits else softmax(logits[i])[choice[i]]
+            canvas.commit(choice, [i for i in masks if sure[i] > s.threshold or i == surest(sure, 1)[0]])
+            for i in range(len(prompt), len(canvas.tokens)):
+                if not s.stop_at_eos or canvas.tokens[i] == config.mask_id:
+                    break
+                if canvas.tokens[i] in config.eos_ids:
+                    rest = canvas.masks(i, len(canvas.tokens))
+                    canvas.step -= 1
+                    canvas.commit(dict.fromkeys(rest, config.eos_ids[0]), rest)
+                    return True
+        return False
+
+    for begin in range(len(prompt) // s.block_size * s.block_size, len(canvas.tokens), s.block_size):
+        parts = range(begin, min(begin + s.block_size, len(canvas.tokens)), s.small_block_size)
+        if fill(begin, begin + 1) or any(fill(part, part + s.small_block_size) for part in parts):
+            break
+    return canvas
+
+
+def slow_llada2(see: See, config: Any, prompt: Any, s: LLaDA2Sampler, draws: Any = None, row: int = 0) -> Slow:
+    """LLaDA2.0, and with an editing threshold 2.1; `canvas.seen` has what the model saw at each step."""
+    size, steps, edits = s.block_length, min(s.steps, s.gen_length), s.editing_threshold is not None
+    whole = -(-(len(prompt) + s.gen_length) // size) * size
+    canvas = Slow(config, prompt, whole - len(prompt))
+    for begin in range(len(prompt) // size * size, whole, size):
+        block, k, post = range(max(begin, len(prompt)), begin + size), 0, 0
+        while True:
+            masks = canvas.masks(begin, begin + size)
+            post += not masks
+            if not masks and (not edits or post > s.max_post_steps):
+                break
+            canvas.seen.append(list(canvas.tokens))
+            logits, choice, sure = see(canvas.tokens), {}, {}
+            for i in block:
+                noise = draws["token"][canvas.step, row, i] if s.temperature else None
+                choice[i], waits, probs = sampled(logits[i], s, noise, config.mask_id, k_first=True)
+                sure[i] = -1e30 if waits else probs[choice[i]]
+            quota = s.num_to_transfer if edits else size // steps + (1 if k < size % steps else 0)
+            above = [i for i in masks if s.threshold is not None and sure[i] > s.threshold]
+            chosen = above if len(above) >= quota else surest({i: sure[i] for i in masks}, quota)
+            edited = [i for i in block if i not in masks and edits and sure[i] > s.editing_threshold]
+            edited = [i for i in edited if choice[i] != canvas.tokens[i]]
+            first = {i: canvas.at[i] for i in edited}
+            canvas.commit(choice, chosen + edited)
+            for i in edited:
+                canvas.at[i] = first[i]
+            k += 1
+            if (not masks and not edited) or ended_early(canvas, config, len(prompt), s):
+                break
+        has_end = set(canvas.tokens[len(prompt) : begin + size]) & set(config.eos_ids)
+        if ended_early(canvas, config, len(prompt), s) or (has_end and (s.eos_early_stop or not edits)):
+            rest = canvas.masks(0, whole)
+            canvas.step -= 1
+            canvas.commit(dict.fromkeys(rest, config.eos_ids[0]), rest)
+            break
+    return canvas
+
+
+def ended_early(canvas: Slow, config: Any, start: int, s: LLaDA2Sampler) -> bool:
+    """An end with no mask before it."""
+    written = canvas.tokens[start:]
+    until = written[: written.index(config.mask_id)] if config.mask_id in written else written
+    return s.eos_early_stop and s.editing_threshold is None and bool(set(until) & set(config.eos_ids))
+
+
+class BlockCache:
+    """What Fast-dLLM v2 sees with its block cache, in NumPy; `received` [T] lists of [L,H,S]."""
+
+    def __init__(self, model: jaxsink.Model, prompt: list[int], s: FastDLLMv2Sampler, length: int):
+        self.sampler, self.mask_id, self.received = s, model.config.mask_id, []
+        self.slow, self.known = Slowly(model, length), -1
+        self.slow.run(prompt, 0, len(prompt))
+
+    def look(self, tokens: list[int], begin: int) -> np.ndarray:
+        """Logits [S,V] for the positions of the small block, or of the seed, at `begin`."""
+        size, block, bare = self.sampler.block_size, begin // self.sampler.block_size, tokens[begin] == self.mask_id
+        if bare and begin % size == 0:
+            return self.run(tokens, begin - size, begin, seed=True)
+        if bare or self.known != block:
+            self.known = block
+            return self.run(tokens, block * size, (block + 1) * size)
+        return self.run(tokens, begin, begin + self.sampler.small_block_size)
+
+    def run(self, tokens: list[int], start: int, stop: int, seed: bool = False) -> np.ndarray:
+        logits, maps = self.slow.run(tokens, start, stop)
+        self.received.append(maps.sum(2))
+        out = np.full((len(tokens) + 1, logits.shape[1]), np.nan)
+        out[start], out[start + 1 : stop + seed] = logits[0], logits if seed else logits[:-1]
+        return out
+
+
+def slow_cached(model: jaxsink.Model, prompt: list[int], s: LLaDASampler | DreamSampler) -> tuple[Slow, np.ndarray]:
+    """Fast-dLLM, in NumPy: (canvas, received [T,L,H,S]). Of shifted models the token before the block runs along."""
+    canvas, received = Slow(model.config, prompt, s.response_length), []
+    size, length, before = s.block_length or s.response_length, len(canvas.tokens), int(model.config.shift_logits)
+    steps = s.steps // (s.response_length // size)
     slow = Slowly(model, length)
-    for block in range(blocks):
-        begin = len(prompt) + block * s.block_length
-        end = begin + s.block_length
+    for begin in range(len(prompt), length, size):
+        end = begin + size
         for k in range(steps):
-            start, stop = (0, length) if k == 0 else (begin, end if s.cache == "dual" else length)
+            start, stop = (0, length) if k == 0 else (begin - before, end if s.cache == "dual" else length)
             logits, maps = slow.run(canvas.tokens, start, stop)
             received.append(maps.sum(2))
-            choice = {i: int(logits[i - start].argmax()) for i in canvas.masks(begin, end)}
-            sure = {i: softmax(logits[i - start])[token] for i, token in choice.items()}
-            canvas.commit(choice, surest(sure, s.block_length // steps))
+            masks = canvas.masks(begin, end)
+            choice = {i: int(logits[i - before - start].argmax()) for i in masks}
+            sure = {i: softmax(logits[i - before - start])[token] for i, token in choice.items()}
+            quota = size // steps
+            if isinstance(s, DreamSampler):
+                t, after = (1 + (s.eps - 1) * n / steps for n in (k, k + 1))
+                quota = len(masks) if k == steps - 1 else int(len(masks) * (1 - after / t))
+            canvas.commit(choice, surest(sure, quota))
     return canvas, np.stack(received)

@@ -28,7 +28,7 @@ def run(
             config, params, tokens[row, real], real, None if drop is None else drop[:, row][..., real]
         )
         head = params["head"]["weight"] if "head" in params else params["embedding"]
-        logits[row, real] = hidden @ head.T
+        logits[row, real] = hidden @ head.T + params.get("head", {}).get("bias", 0.0)
         attention[np.ix_(range(config.layers), [row], range(config.heads), real, real)] = maps[:, None]
     return logits, attention
 
@@ -40,19 +40,44 @@ def _one_sequence(config: Any, params: Any, ids: np.ndarray, slots: np.ndarray, 
     if config.positions == "learned":
         x = x + params["position"][position]
     maps = np.zeros((config.layers, config.heads, count, count))
+    told = _told(config, params, ids)
     for index in range(config.layers):
         layer = _layer(config, params["layers"], index)
         windowed = config.window_layers is None or config.window_layers[index]
         window, hidden_keys = config.window if windowed else None, None if drop is None else drop[index]
-        y = _norm(config, layer["attention_norm"], x)
-        x = x + _attention(config, layer["attention"], y, position, slots, window, hidden_keys, maps[index])
-        y = _norm(config, layer["mlp_norm"], x)
-        x = x + (
+        shift, scale, gate, shift2, scale2, gate2 = _adapted(layer, told, 6)
+        y = _norm(config, layer["attention_norm"], x) * (1 + scale) + shift
+        x = x + gate * _attention(config, layer["attention"], y, position, slots, window, hidden_keys, maps[index])
+        y = _norm(config, layer["mlp_norm"], x) * (1 + scale2) + shift2
+        x = x + gate2 * (
             np.stack([_experts(config, layer["mlp"], t) for t in y])
             if "router" in layer["mlp"]
             else _mlp(config, layer["mlp"], y)
         )
-    return _norm(config, params["norm"], x), maps
+    shift, scale, *_ = _adapted(params, told, 2)
+    return _norm(config, params["norm"], x) * (1 + scale) + shift, maps
+
+
+def _told(config, params, ids):
+    """The vector of a sequence's noise level: the share of its tokens that are masks."""
+    if config.time_conditioning is None:
+        return None
+    level = sum(token == config.mask_id for token in ids) / len(ids)
+    time = {"constant": 0.0, "level": level, "total": -math.log(1 - 0.999 * level)}[config.time_conditioning]
+    angles = [time * 10000 ** (-n / 128) for n in range(128)]
+    waves = np.array([math.cos(a) for a in angles] + [math.sin(a) for a in angles])
+    return _silu(_linear(params["time"]["second"], _silu(_linear(params["time"]["first"], waves))))
+
+
+def _adapted(p, told, parts):
+    """Shift, scale and gate, once or twice; without a noise level they change nothing."""
+    if told is None:
+        return 0.0, 0.0, 1.0, 0.0, 0.0, 1.0
+    return np.split(_linear(p["modulation"]["linear"], told), parts)
+
+
+def _silu(x):
+    return x / (1 + np.exp(-x))
 
 
 def _attention(config, p, x, position, slots, window, drop, maps):
@@ -61,7 +86,7 @@ def _attention(config, p, x, position, slots, window, drop, maps):
     if config.qk_norm:
         q, k = _rms(q, p["q_norm"]["weight"], config.norm_eps), _rms(k, p["k_norm"]["weight"], config.norm_eps)
     if config.positions == "rope":
-        q, k = _rotate(config, q, position), _rotate(config, k, position)
+        q, k = _grown(config, _rotate(config, q, position), position), _rotate(config, k, position)
     out = np.zeros((len(x), config.heads, size))
     for head in range(config.heads):
         for i in range(len(x)):
@@ -75,6 +100,14 @@ def _attention(config, p, x, position, slots, window, drop, maps):
             maps[head, i, keys] = weight
             out[i, head] = sum(w * v[j, head // group] for w, j in zip(weight, keys, strict=True))
     return _linear(p["o"], out.reshape(len(x), -1))
+
+
+def _grown(config, q, position):
+    """Llama 4's factor on queries, by token position."""
+    if config.query_scale_beta is None:
+        return q
+    beta, length = config.query_scale_beta, config.query_scale_length
+    return np.stack([(1 + beta * math.log(1 + p // length)) * x for x, p in zip(q, position, strict=True)])
 
 
 def _sees(config, i, j, position, slots, window):
@@ -113,7 +146,7 @@ def _rotate(config, x, position):
         for n in range(half):
             stretched = min(max((n - low) / max(high - low, 1e-3), 0), 1)
             frequency[n] = stretched * frequency[n] / s.factor + (1 - stretched) * frequency[n]
-        factor = 0.1 * math.log(s.factor) + 1
+        factor = s.attention_factor or 0.1 * math.log(s.factor) + 1
     result = x.copy()  # what does not turn stays
     for i, at in enumerate(position):
         for n in range(half):
@@ -124,13 +157,23 @@ def _rotate(config, x, position):
 
 
 def _experts(config, p, token):
+    how = config.experts
     share = np.exp(p["router"]["weight"] @ token)
-    share /= share.sum()
-    best = np.argsort(-share, kind="stable")[: config.experts.per_token]
-    out = 0
+    share = share / share.sum() if how.scores == "softmax" else share / (1 + share)
+    wanted = share + p.get("bias", 0.0)
+    if how.bias == "weight":
+        share = wanted
+    size = how.count // how.groups
+    groups = [sorted(wanted[g * size : (g + 1) * size])[-2:] for g in range(how.groups)]
+    kept = sorted(range(how.groups), key=lambda g: (-sum(groups[g]), g))[: how.groups_kept]
+    allowed = [e for e in range(how.count) if e // size in kept]
+    best = sorted(allowed, key=lambda e: (-wanted[e], e))[: how.per_token]
+    total = sum(share[e] for e in best) if how.renormalise else 1.0
+    out = _mlp(config, p["shared"], token) if "shared" in p else 0
     for e in best:
         gate, up = p["gate"]["weight"][e] @ token, p["up"]["weight"][e] @ token
-        out = out + share[e] * (p["down"]["weight"][e] @ (gate / (1 + np.exp(-gate)) * up))
+        made = p["down"]["weight"][e] @ (gate / (1 + np.exp(-gate)) * up)
+        out = out + how.scale * share[e] / total * made
     return out
 
 
@@ -146,7 +189,7 @@ def _norm(config, p, x):
     if config.norm == "rms":
         return _rms(x, p["weight"], config.norm_eps)
     centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + config.norm_eps) * p["weight"] + p["bias"]
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + config.norm_eps) * p["weight"] + p.get("bias", 0.0)
 
 
 def _rms(x, weight, eps):
@@ -194,6 +237,9 @@ class Slowly:
             score = np.einsum("qhd,shd->hqs", _rotate(config, q, at), keys) / np.sqrt(config.head_dim)
             if config.attention == "causal":
                 score[:, np.arange(len(self.k[n])) > at[:, None]] = -np.inf
+            if config.attention == "block_causal":
+                size = config.block_length
+                score[:, np.arange(len(self.k[n])) // size > at[:, None] // size] = -np.inf
             if drop is not None:
                 lost = drop[n][:, None, :] if drop.ndim == 3 else drop[n][:, start:stop]
                 score[np.broadcast_to(lost, score.shape)] = -np.inf
