@@ -229,9 +229,10 @@ def program(monkeypatch: Any, sampler: Any, prompt: int, backend: str | None = N
         raise Stop
 
     monkeypatch.setattr(generating, "run", run)
-    wanted = record.received().then(reduce.top(2))
+    wanted, model = record.received().then(reduce.top(2)), model_of(family)
+    model = model.with_config(model.config.replace(max_positions=512))
     with pytest.raises(Stop):
-        jaxsink.generate(model_of(family), np.ones((2, prompt), int), sampler, record=wanted, backend=backend)
+        jaxsink.generate(model, np.ones((2, prompt), int), sampler, record=wanted, backend=backend)
     return caught[0]
 
 
