@@ -63,7 +63,8 @@ def measure(args: argparse.Namespace, variant: str, length: int) -> dict[str, fl
     """Median milliseconds of a step, and MiB of memory at the peak."""
     import jax
     import numpy as np
-    from sampler import make_model, timed
+    from random_model import make_model
+    from sampler import timed
     from torch_llada import TorchModel
 
     import jaxsink

@@ -50,7 +50,7 @@ from jaxsink.nn.context import LayerContext, Queries, Visibility
 from jaxsink.nn.kernels import tiles
 from jaxsink.nn.taps import Tap
 from jaxsink.parallel import make_mesh
-from jaxsink.recording.recorders import received, received_by_query
+from jaxsink.recording.attention import received, received_by_query
 
 DUMPS = Path(os.environ["KERNEL_BUNDLES"])  # where the compiler writes its schedules
 TOPOLOGIES = ("v4:2x2x1", "v5e:1x1", "v5p:2x2x1", "v6e:1x1", "tpu7x:2x2x1")

@@ -217,7 +217,7 @@ def summary(results: dict[str, Any]) -> str:
         ],
     ]
     where = f"{machine['cores']} cores of an {machine['processor']}, float32, jax {machine['jax']}, torch {machine['torch']}"
-    more = "ratios of one run. All figures: [benchmarks/results](../benchmarks/results/results.md)."
+    more = "ratios of one run. All figures: `benchmarks/results/results.md`."
     return f"{markdown(['what', 'ratio'], rows)}\n\n{where}; {more}\n"
 
 

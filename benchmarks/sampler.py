@@ -24,31 +24,12 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from random_model import make_model
 from torch_llada import TorchModel
 
 import jaxsink
-from jaxsink.recording.recorders import last_row, received
+from jaxsink.recording.attention import last_row, received
 from jaxsink.recording.reductions import top
-
-
-def make_model(vocab: int, layers: int, width: int, causal: bool) -> jaxsink.Model:
-    base = jaxsink.preset("llama-2-7b" if causal else "llada-8b-base")
-    config = base.replace(
-        layers=layers,
-        width=width,
-        heads=width // 64,
-        kv_heads=width // 64,
-        head_dim=64,
-        mlp_width=width * 8 // 3,
-        vocab=vocab,
-        eos_ids=(1,),
-        bos_id=None,
-        pad_id=None,
-        eot_id=None,
-        max_positions=8192,
-        **({} if causal else {"mask_id": vocab - 1}),
-    )
-    return jaxsink.init(config)
 
 
 def timed(run: Callable[[], Any]) -> float:

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 import jaxsink
-from jaxsink.recording.recorders import received
+from jaxsink.recording.attention import received
 from jaxsink.sinks import Threshold, track
 from jaxsink.sinks.track import PER_STEP
 

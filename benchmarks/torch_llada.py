@@ -5,6 +5,7 @@ Written for speed comparison on equal terms: same weights, same window head, flo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,11 @@ class TorchModel:
         return angle.cos(), angle.sin()
 
     def hidden(
-        self, tokens: torch.Tensor, capture: bool, cache: Any = None, start: int = 0
+        self, tokens: torch.Tensor, capture: bool, cache: Any = None, start: int = 0, streams: Any = None
     ) -> tuple[torch.Tensor, Any]:
         """[B,Q,E] after the final norm, and received scores [L,B,H,S] if captured; `cache` makes it causal.
+
+        streams: a list that gets the residual stream after each layer.
 
         Capturing keeps every layer's map until the pass is over, as a model that returns its attentions does.
         """
@@ -76,6 +79,8 @@ class TorchModel:
             x = x + F.linear(mixed.transpose(1, 2).reshape(batch, queries, -1), w["o"])
             y = F.rms_norm(x, (config.width,), w["n2"], config.norm_eps)
             x = x + F.linear(F.silu(F.linear(y, w["gate"])) * F.linear(y, w["up"]), w["down"])
+            if streams is not None:
+                streams.append(x)
         received = torch.stack([probs.sum(-2) for probs in maps]) if capture else None
         return F.rms_norm(x, (config.width,), self.norm, config.norm_eps), received
 
@@ -110,6 +115,16 @@ class TorchModel:
                 tokens[:, seen] = part
         return tokens, torch.stack(record) if capture else None
 
+    def lens(self, tokens: torch.Tensor, top: int) -> dict[str, torch.Tensor]:
+        """The logit lens of one pass, as one writes it with hooks: cached streams, then all logits layer by layer."""
+        streams: list[torch.Tensor] = []
+        hidden, _ = self.hidden(tokens, False, streams=streams)
+
+        def read(x: torch.Tensor) -> torch.Tensor:
+            return F.linear(F.rms_norm(x, (self.config.width,), self.norm, self.config.norm_eps), self.head)
+
+        return read_out(F.linear(hidden, self.head), streams, read, top)
+
     @torch.inference_mode()
     def decode(self, prompt: np.ndarray, new: int, capture: bool) -> torch.Tensor:
         """Greedy decoding with a preallocated key/value cache."""
@@ -129,3 +144,19 @@ class TorchModel:
 def half_turn(x: torch.Tensor) -> torch.Tensor:
     first, second = x.chunk(2, -1)
     return torch.cat([-second, first], -1)
+
+
+def read_out(
+    logits: torch.Tensor, streams: list[torch.Tensor], read: Callable[[torch.Tensor], torch.Tensor], top: int
+) -> dict[str, torch.Tensor]:
+    """[L,...] of the lens: what `read` makes of each layer's stream, and its divergence from what the model says."""
+    last = torch.log_softmax(logits, -1)
+    kept: dict[str, list[torch.Tensor]] = {"token": [], "log_prob": [], "entropy": [], "kl": []}
+    for x in streams:
+        log_prob = torch.log_softmax(read(x), -1)
+        best = torch.topk(log_prob, top)
+        kept["token"].append(best.indices)
+        kept["log_prob"].append(best.values)
+        kept["entropy"].append(-(log_prob.exp() * log_prob).sum(-1))
+        kept["kl"].append((last.exp() * (last - log_prob)).sum(-1))
+    return {name: torch.stack(parts) for name, parts in kept.items()}

@@ -27,6 +27,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import machine
+
 WIDTH, MLP, VOCAB, HEADS = 4096, 12288, 126464, 32
 SHARD_BYTES = 5_000_000_000
 CHUNK = 16 << 20
@@ -92,7 +96,7 @@ def measure(folder: Path, layers: int, pythons: dict[str, str], only: list[str] 
         "generate, bfloat16": ("generate", str(result), "bfloat16"),
         "generate, int8": ("generate", str(result), "int8"),
     }
-    figures: dict[str, Any] = {"layers": layers, "bytes": size, "runs": {}}
+    figures: dict[str, Any] = {"machine": machine.describe(), "layers": layers, "bytes": size, "runs": {}}
     for name, arguments in runs.items():
         if only and name != "convert" and not any(word in name for word in only):
             continue

@@ -15,7 +15,7 @@ from jaxsink.checkpoints.storage import dtype_name
 from jaxsink.checkpoints.writer import Writer, writer
 from jaxsink.errors import JaxsinkError
 from jaxsink.plugins import Conversion
-from jaxsink.runs.files import check_file, read_json
+from jaxsink.runs.files import check_file, read_json, user_path
 from jaxsink.runs.progress import BytesProgress, bytes_progress, human_bytes
 from jaxsink.runs.stopping import IsStopped, StoppedError, never
 from jaxsink.text.tokenizer import Tokenizer, check_special_ids
@@ -47,7 +47,7 @@ def convert(
     """See `jaxsink.convert`."""
     src, dst = os.fspath(src), os.fspath(dst)
     path, commit = locate(src, revision)
-    target = dst if is_remote(dst) else Path(os.path.realpath(os.path.expanduser(dst)))
+    target = dst if is_remote(dst) else Path(os.path.realpath(user_path(dst)))
     if isinstance(target, Path):
         check_apart(path, target)
     source = open_source(path)
@@ -77,7 +77,7 @@ def convert(
 
 
 def locate(src: str, revision: str | None) -> tuple[Path, str | None]:
-    path = Path(os.path.expanduser(src))
+    path = user_path(src)
     if not os.path.lexists(path) and HUB_ID.fullmatch(src):
         return hub.fetch(src, revision)
     if revision is not None:

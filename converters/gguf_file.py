@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.runs.files import refuse_special
 
 from .source import read_array, read_bytes
 
@@ -72,6 +73,7 @@ class GgufTensor:
 
 def read_gguf(path: Path) -> tuple[dict[str, Any], list[GgufTensor]]:
     """(settings as plain Python values, tensors) of a GGUF file."""
+    refuse_special(path)
     try:
         with path.open("rb") as file:
             return _read(Scanner(file))

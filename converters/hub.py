@@ -51,4 +51,4 @@ def _errors(repository: str) -> Iterator[None]:
         raise JaxsinkError(
             f"there is no directory {repository!r}, and it cannot be fetched from the hub ({first_line(error)}); "
             "give a local path."
-        ) from error
+        ) from None  # the client's own traceback is long, and says no more

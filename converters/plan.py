@@ -13,10 +13,10 @@ import numpy as np
 from jaxsink.checkpoints.checksums import all_finite
 from jaxsink.checkpoints.stored import piece_name
 from jaxsink.checkpoints.streaming import is_layered
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, a_model
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.new_model import abstract
 from jaxsink.nn.parameters import is_exact, named_leaves
-from jaxsink.nn.transformer import abstract
 
 from .families import family_of
 from .source import FLOATS, NUMPY, Source
@@ -148,7 +148,7 @@ def check_names(
     extra = [name for name in source.tensors if name not in wanted and name not in harmless and name != tied_copy]
     if extra:
         raise JaxsinkError(
-            f"tensor {source.shown(extra[0])!r} of {path} is no parameter of a {family.name} model{_more(extra)}."
+            f"tensor {source.shown(extra[0])!r} of {path} is no parameter of {a_model(family.name)}{_more(extra)}."
         )
 
 

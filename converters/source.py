@@ -20,9 +20,11 @@ import numpy as np
 
 from jaxsink.checkpoints.storage import first_line
 from jaxsink.checkpoints.streaming import Buffers
+from jaxsink.checks import shown
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.files import check_file, read_json
 
+LONGEST_NAME = 255  # bytes of a file name
 FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 NUMPY = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
@@ -81,8 +83,10 @@ def list_shards(folder: Path, single: str) -> tuple[list[Path], dict[str, Path] 
         raise JaxsinkError(f"{index} has no weight_map; download it again.")
     where = {}
     for name, file in weight_map.items():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise JaxsinkError(f"{index} places tensor {name!r} in {file!r}, which is not a file of this directory.")
+        if not isinstance(file, str) or Path(file).name != file or len(os.fsencode(file)) > LONGEST_NAME:
+            raise JaxsinkError(
+                f"{index} places tensor {shown(name)} in {shown(file)}, which is not a file of this directory."
+            )
         if not (folder / file).is_file():
             raise JaxsinkError(f"{folder / file} is missing; {index.name} names it for tensor {name!r}.")
         where[name] = folder / file

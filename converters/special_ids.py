@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, a_model
 from jaxsink.nn.config import ModelConfig
 from jaxsink.text.tokenizer import Tokenizer
 
@@ -131,7 +131,9 @@ def find_mask(family: Family, named: Named, wanted: int | None) -> int | None:
             raise JaxsinkError(f"mask_id must be a token id, not {wanted!r}.") from error
     if not family.is_diffusion:
         if wanted is not None:
-            raise JaxsinkError(f"{named.path} holds a {family.name} model, which has no mask token: leave mask_id out.")
+            raise JaxsinkError(
+                f"{named.path} holds {a_model(family.name)}, which has no mask token: leave mask_id out."
+            )
         return None
     found = named.all("mask")
     if not found and (index := named.known("mask")) is not None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxsink.checkpoints.storage import Reader, first_line
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.transformer import forward
+from jaxsink.nn.forward import forward
 
 from .plan import Piece, Plan, read_piece
 from .source import NUMPY, Source

@@ -20,13 +20,13 @@ import json
 import math
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jaxsink.evals.paper import COUNTS, TABLE1
-from jaxsink.study.verdicts import all_of
+from jaxsink.study.verdicts import LEVEL, all_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -64,7 +64,7 @@ def number(value: float, sign: str = "") -> str:
 
 def range_of(one: dict[str, Any], show: Callable[[float], str] = number) -> str:
     """A difference with its interval, or a value with its."""
-    value = one.get("difference", one.get("value"))
+    value = one["difference"] if "difference" in one else one["value"]
     return f"{show(value)} [{show(one['low'])}, {show(one['high'])}]"
 
 
@@ -80,8 +80,53 @@ def row(model: str, condition: str) -> dict[str, Any]:
 
 
 def readme() -> str:
-    lines = (f"{number}. {sentence}" for number, sentence in enumerate(sentences(), 1))
-    return "\n".join(textwrap.fill(line, 125, subsequent_indent="   ", break_on_hyphens=False) for line in lines)
+    return numbered((sentence.replace(" %", "\xa0%") for sentence in in_short()), width=160).replace("\xa0", " ")
+
+
+def numbered(points: Iterator[str], width: int = 125) -> str:
+    lines = (f"{number}. {sentence}" for number, sentence in enumerate(points, 1))
+    return "\n".join(textwrap.fill(line, width, subsequent_indent="   ", break_on_hyphens=False) for line in lines)
+
+
+def in_short() -> Iterator[str]:
+    """The first page: a sentence and its figures each. `sentences` checks the verdicts."""
+    few, every = (protocol_line("smollm2-text", "smollm2")[protocol] for protocol in (FEW, EVERY))
+    yield (
+        "**The protocol decides what a sink costs.** On plain text, hiding SmolLM2-135M's first token from the newest "
+        f"token only, as the paper does with Llama, costs {number(few)} nats per token; hiding it from all tokens, as "
+        f"for diffusion models, costs {number(every)}. Other keys and small models differ ([protocols](docs/protocol.md))."
+    )
+    strong, moves = ([result_of(name, model) for model in MODELS[:2]] for name in ("fig1", "fig4"))
+    chance = listed([percent(against(test, "shuffled")["null_value"]) for test in strong])
+    received = by_model(percent(test["value"]) for test in strong)
+    yield f"**Sinks are there.** The strongest 3 % of keys receive {received} of attention; chance gives {chance}."
+    yield (
+        "**They move less than the paper says.** When a head's largest sink changes, only "
+        f"{by_model(percent(test['value']) for test in moves)} are real moves, "
+        "from a sink that ends to one that begins."
+    )
+    costs = [lost_with_top_key(name) for name in MODELS]
+    mass = listed([percent(against(test, "mass keys")["null_value"]) for test in costs])
+    top = by_model(percent(test["value"]) for test in costs)
+    yield (
+        f"**Controls matter.** Hiding each head's strongest key costs {top} of the problems; "
+        f"hiding other keys with as much attention costs {mass}."
+    )
+    longer = by_model(number(math.exp(result_of("values", name, "length of values")["value"])) for name in MODELS)
+    yield (
+        f"**These sinks carry information.** Their values are {longer} times as long as those of other keys; sinks of large "
+        "models have short values, so these small models are no stand-in."
+    )
+
+
+def by_model(figures: Iterable[str]) -> str:
+    """Figures of the first models, in their order, each with its model's name."""
+    return listed([f"{figure} (`{name}`)" for figure, name in zip(figures, MODELS, strict=False)])
+
+
+def listed(words: Sequence[str]) -> str:
+    *some, last = words
+    return f"{', '.join(some)} and {last}"
 
 
 def sentences() -> Iterator[str]:
@@ -99,21 +144,19 @@ def sentences() -> Iterator[str]:
     )
     first, moves = result_of("fig7", "mini-llama", "first token"), [result_of("fig4", name) for name in diffusion]
     assert first["verdict"] == "refuted" and {test["verdict"] for test in moves} == {"refuted"}
+    values = [result_of("values", name, "length of values") for name in MODELS]
     yield (
         f"*But not as in the paper.* When the largest sink of a head changes its place, a sink has moved in {both(moves)} "
         "of the cases (`mini-llada`, `mini-dream`); in the rest, the old place stays a sink or the new one was one already. "
-        "And the autoregressive `mini-llama` has no sink on its first token, which is the strongest key in "
-        f"{percent(first['value'])} of heads and steps: it cannot stand for Llama."
+        "The autoregressive `mini-llama` has no sink on its first token, which is the strongest key in "
+        f"{percent(first['value'])} of heads and steps: it cannot stand for Llama. And real sinks have short values; the "
+        f"length of values at these, over that of other keys, is {times(values[0])} in `mini-llada`, {times(values[1])} in "
+        f"`mini-dream` and {times(values[2])} in `mini-llama`: such sinks carry information."
     )
     yield from masking_sentences()
-    values = [result_of("values", name, "length of values") for name in MODELS]
     yield (
-        "*These sinks carry information.* Real sinks have short values. Here the length of values at sinks, over that of "
-        f"other keys, is {times(values[0])} in `mini-llada`, {times(values[1])} in `mini-dream` and {times(values[2])} in "
-        "`mini-llama`: hiding such keys takes away words and numbers that are needed."
-    )
-    yield (
-        "*So this says what the instrument measures, not what 8B models do*: three tiny models, one task, one seed each. "
+        "*So this says what the instrument measures, not what 8B models do*: small models of one task or one text, "
+        "[over three seeds](docs/testbeds.md) where a run is short, and one real autoregressive model of 135M parameters. "
         "The same commands run on LLaDA-8B."
     )
 
@@ -148,9 +191,35 @@ def protocol_sentence() -> str:
         "*What hiding a sink costs is decided by the protocol.* Hidden from every row, as in a diffusion step, the first "
         f"token of the real SmolLM2-135M costs {cost(EVERY)}: the sink forms anew on another token. Hidden from the newest "
         f'row only, on a cache that was made with it, as the paper masks its autoregressive model, {cost(FEW)}. So "ARMs '
-        'break, DLMs do not" compares protocols as well as models. In our small diffusion models, whose first token carries '
-        f"information, fewer rows cost less ({reverse}): [both kinds under both protocols](docs/protocol.md)."
+        f'break, DLMs do not" compares protocols as well as models. {seeds_sentence()} In the built-in diffusion '
+        f"models, whose first token carries information, fewer rows cost less ({reverse}): [both kinds under both protocols]"
+        "(docs/protocol.md)."
     )
+
+
+def seeds_sentence() -> str:
+    """What the top key costs autoregressive models more than diffusion models, by protocol, over seeds."""
+    paper, few, every = more_of_arms("shakespeare")
+    assert paper["low"] > 0 and few["low"] > 0 and every["low"] < 0 < every["high"]
+    stories = more_of_arms("triple")
+    assert all(one["difference"] < 0 for one in stories)
+    said = [range_of(one, signed) for one in stories]
+    return (
+        "On Shakespeare, over three seeds, top keys cost small autoregressive models more nats per token than small "
+        f"diffusion models as the paper masks them ({range_of(paper, signed)}) or if both lose them in few rows "
+        f"({range_of(few, signed)}), but not if both lose them in every row ({range_of(every, signed)}); on word problems, "
+        f"over three seeds, less ({said[0]}, {said[1]} and {said[2]})."
+    )
+
+
+def more_of_arms(run: str) -> list[dict[str, Any]]:
+    """Over seeds, against the masked diffusion models: as in the paper, both few rows, both every row."""
+    tests = [test for test in finding("seeds", f"protocol/{run}")["tests"] if test["model"].startswith(f"{run}-arm")]
+    found = []
+    for words in ("as in the paper", f"both {FEW}", f"both {EVERY}"):
+        asked = [test for test in tests if test["statistic"].endswith(f"hidden, {words}")]
+        found.append(exactly([one for t in asked for one in t["comparisons"] if one["null"].startswith(f"{run}-dlm")]))
+    return found
 
 
 def signed3(value: float) -> str:
@@ -162,10 +231,7 @@ LOST = "problems lost with the top key hidden"
 
 def masking_sentences() -> Iterator[str]:
     """What is lost with the top key hidden, against its controls."""
-    lost = [
-        exactly([t for t in finding("controls")["tests"] if t["model"] == name and t["statistic"] == LOST])
-        for name in MODELS
-    ]
+    lost = [lost_with_top_key(name) for name in MODELS]
     parts = []
     for name, test in zip(MODELS, lost, strict=True):
         partner, mass = (against(test, f"{control} keys")["null_value"] for control in ("partner", "mass"))
@@ -175,6 +241,10 @@ def masking_sentences() -> Iterator[str]:
             f"both: {test['verdict']})"
         )
     yield f"*Hiding the strongest key of every head costs* {'; '.join(parts)}. The paper has no such controls."
+
+
+def lost_with_top_key(model: str) -> dict[str, Any]:
+    return exactly([t for t in finding("controls")["tests"] if t["model"] == model and t["statistic"] == LOST])
 
 
 def exactly(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -251,6 +321,55 @@ def why(tests: list[dict[str, Any]]) -> str:
     return f"**{verdict}**: {test['statistic']} {number(test['value'])}, {range_of(one, signed)} against {one['null']}"
 
 
+def reasons() -> str:
+    """Why each test of an explanation stays undecided on a built-in model."""
+    lines = ["| explanation | model | statistic | why it is undecided |", "| --- | --- | --- | --- |"]
+    for name in EXPLAINED:
+        for test in finding(name, EXPLANATIONS)["tests"]:
+            if test["model"] in MODELS and test["verdict"] == "undecided":
+                lines.append(f"| **{name}** | `{test['model']}` | {test['statistic']} | {reason(test)} |")
+    return "\n".join(lines)
+
+
+def reason(test: dict[str, Any]) -> str:
+    """The comparison that keeps a test from a verdict: one that alone would refute, one that shows nothing, or, where each
+    alone is on the side of the claim, the correction for all tests."""
+    against_it = [one for one in test["comparisons"] if one["p_opposite"] < LEVEL]
+    open_ones = [one for one in test["comparisons"] if one["p"] >= LEVEL]
+    if against_it:
+        one = min(against_it, key=lambda one: one["p_opposite"])
+        return (
+            f"{range_of(one, signed)} against {one['null']} is against the claim alone (p = {one['p_opposite']:.3f}), not "
+            f"after the correction for {tests_of_explanations()} tests"
+        )
+    if not open_ones:
+        one = max(test["comparisons"], key=lambda one: one["p"])
+        return (
+            f"{range_of(one, signed)} against {one['null']} is for the claim alone (p = {one['p']:.3f}), not after the "
+            f"correction for {tests_of_explanations()} tests (p = {test['p']:.2f})"
+        )
+    one = max(open_ones, key=lambda one: (one["low"] < 0 < one["high"], one["p"]))
+    if one["low"] < 0 < one["high"]:
+        reach = number((one["high"] - one["low"]) / 2)
+        found = signed(one["difference"])
+        return f"{cases(test)} show no difference below {reach} against {one['null']}, and it is {found} here"
+    return f"{range_of(one, signed)} against {one['null']} is on the other side, and this null cannot refute"
+
+
+def cases(test: dict[str, Any]) -> str:
+    """How many problems a test rests on, and of how many, where the rest has nothing to measure."""
+    settings = json.loads((RESULTS / EXPLANATIONS / "manifest.json").read_text(encoding="utf-8"))["settings"]
+    count, known = test["problems"], (settings["generations"], settings["problems"])
+    asked = min((number for number in known if number >= count), default=count)
+    return f"{count} problems" if count == asked else f"the {count} of {asked} problems that have a case"
+
+
+@cache
+def tests_of_explanations() -> int:
+    """That were corrected together."""
+    return sum(1 for name in EXPLAINED for test in finding(name, EXPLANATIONS)["tests"] if test["comparisons"])
+
+
 def paper_table() -> str:
     """Table 1 of the paper (GSM8K, %) beside ours: top / partner / mass."""
     published = [TABLE1[f"{model}/gsm8k/study"] for model in PUBLISHED]
@@ -297,12 +416,17 @@ def page_with(path: Path, text: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    study = "\n\n".join([table_of_tests(USUAL), PAPER, paper_table(), MASKING, masking_table()])
-    explained = "\n\n".join([explanations(), TESTS, table_of_tests(EXPLAINED, EXPLANATIONS)])
+    words = numbered(sentences()).replace("](docs/", "](")
+    study = "\n\n".join([table_of_tests(USUAL), PAPER, paper_table(), MASKING, masking_table(), "**In words:**", words])
+    explained = "\n\n".join([explanations(), UNDECIDED, reasons(), TESTS, table_of_tests(EXPLAINED, EXPLANATIONS)])
     texts = {"README.md": readme(), "docs/study.md": study, "docs/explanations.md": explained}
     return {ROOT / name: page_with(ROOT / name, text) for name, text in texts.items()}
 
 
+UNDECIDED = (
+    "**Why undecided.** Each undecided test of a trained model, with what stands in its way. *Alone*: at 5 %, without the "
+    "correction (Holm)."
+)
 TESTS = "**All tests**, as in [the study](study.md#what-came-out):"
 PAPER = (
     "**Table 1** of the paper (GSM8K) beside ours (word problems), % solved: top keys hidden / partners / mass-matched."

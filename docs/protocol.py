@@ -4,7 +4,8 @@
     python docs/protocol.py --check  say whether they are as they would be written
 
 The results are those of `jaxsink study protocol`, one directory under experiments/results/protocol/ for each run: its
-`experiments/protocol*` and its manifest. A run that is added there appears on the page.
+`experiments/protocol*` and its manifest. A run that is added there appears on the page. Of models with seeds the page has
+what these come to together; one by one they are in the results.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from jaxsink.evals.statistics import Estimate
 from jaxsink.study import plots
+from jaxsink.study.seeds import error_of, kind_of, over_runs, seeded
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "experiments" / "results" / "protocol"
 PAGE, FIGURE = ROOT / "docs" / "protocol.md", ROOT / "docs" / "protocol.svg"
 BEGIN, END = "<!-- tables: written by docs/protocol.py -->", "<!-- end of tables -->"
 EVERY, FEW = "every row", "newest or decoded rows"
+OLDER = 8  # texts of runs that do not say how many
 SIGNS = {"supported": "**yes**", "refuted": "**no**", "undecided": "?", "not testable here": "–"}
+TRAINED_HERE = ("shakespeare", "triple")  # of docs/testbeds.md
 Line = dict[str, Any]
 
 
@@ -36,15 +41,25 @@ def finding(run: str) -> Line:
     return json.loads((RESULTS / run / "protocol.json").read_text(encoding="utf-8"))
 
 
+def on_cache(run: str) -> bool:
+    """Whether diffusion models wrote on cached keys and values."""
+    return run.endswith("-cache")
+
+
+def has_seeds(run: str) -> bool:
+    return (RESULTS / run / "seeds.json").exists()
+
+
 def runs() -> list[str]:
-    """Real models first."""
+    """Real models first, then the built-in ones, those of docs/testbeds.md, and those that write on a cache."""
     found = sorted(path.parent.name for path in RESULTS.glob("*/protocol.json"))
-    return sorted(found, key=lambda run: run.startswith("builtin"))
+    return sorted(found, key=lambda run: (on_cache(run), run in TRAINED_HERE, run.startswith("builtin")))
 
 
 def table(run: str, title: str) -> list[Line]:
-    (found,) = (one for one in finding(run)["tables"] if one["title"].startswith(title))
-    return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+    """Its lines; a table without lines is left out of a finding."""
+    found = [one for one in finding(run)["tables"] if one["title"].startswith(title)]
+    return [dict(zip(one["columns"], row, strict=True)) for one in found for row in one["rows"]]
 
 
 def line_of(run: str, model: str, hidden: str) -> Line:
@@ -73,24 +88,66 @@ def markdown(columns: list[str], rows: Iterator[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def over_seeds(lines: list[Line]) -> list[Line]:
+    """A line for each kind of model and choice of keys: the mean of its runs, with intervals that know their spread."""
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        groups.setdefault((kind_of(line["model"]) or line["model"], line["hidden"]), []).append(line)
+    return [together(seeded(kind, len(found)), found) for (kind, _), found in groups.items()]
+
+
+def together(name: str, found: list[Line]) -> Line:
+    plain = sum(line["nothing hidden"] for line in found) / len(found)
+    made = {**found[0], "model": name, "nothing hidden": plain}
+    for part in (EVERY, FEW, "difference"):
+        low, high = (mean := mean_of(found, part)).interval()
+        made |= {part: mean.value, f"{part}: low": low, f"{part}: high": high}
+    return made
+
+
+def mean_of(found: list[Line], part: str) -> Estimate:
+    errors = [error_of(line[f"{part}: low"], line[f"{part}: high"]) for line in found]
+    return over_runs([line[part] for line in found], errors)
+
+
 def losses() -> str:
     """Nats per token lost: model × keys × protocol."""
 
     def rows() -> Iterator[list[str]]:
-        for run in runs():
-            for line in table(run, "Loss"):
+        for run in (run for run in runs() if not on_cache(run)):  # given text needs no cache
+            lines = table(run, "Loss")
+            for line in over_seeds(lines) if has_seeds(run) else lines:
                 name, plain = label(run, line["model"]), f"{line['nothing hidden']:.3f} ({line['texts']})"
                 yield [name, line["hidden"], plain, *(spread(line, part) for part in (EVERY, FEW, "difference"))]
 
-    return markdown(["model", "hidden", "loss of nothing hidden (texts)", EVERY, FEW, "second − first"], rows())
+    columns = ["model", "hidden", "loss of nothing hidden (texts)", EVERY, FEW, "second − first"]
+    return f"{markdown(columns, rows())}\n\n{gaps('Loss')}"
+
+
+def gaps(title: str) -> str:
+    """Which keys were hidden from some models alone; where nothing was measured, no line stands."""
+    asked = {
+        label(run, model): {line["hidden"] for line in table(run, title) if line["model"] == model}
+        for run in runs()
+        for model in dict.fromkeys(line["model"] for line in table(run, title))
+    }
+    everything = list(dict.fromkeys(hidden for found in asked.values() for hidden in sorted(found)))
+    missing = [hidden for hidden in everything if any(hidden not in found for found in asked.values())]
+    had = {model for model, found in asked.items() if set(missing) <= found}
+    names_of = sorted({model.partition(", ")[0] for model in had})
+    assert all(not set(missing) & found for model, found in asked.items() if model not in had)
+    names = " and ".join(f"*{hidden}*" for hidden in missing)
+    return f"{names} were hidden in {', '.join(names_of)} alone; the other runs are older." if missing else ""
 
 
 def verdicts() -> str:
-    """Every test with its verdict."""
+    """Every test with its verdict; those over seeds are on docs/testbeds.md."""
 
     def rows() -> Iterator[list[str]]:
         for run in runs():
-            for test in finding(run)["tests"]:
+            for test in () if has_seeds(run) else finding(run)["tests"]:
+                if on_cache(run) and test["statistic"].startswith("nats"):
+                    continue
                 against = "; ".join(
                     f"{one['difference']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}] to {one['null']}"
                     for one in test["comparisons"]
@@ -106,7 +163,10 @@ def answers() -> str:
     """What was written under each condition."""
 
     def shown(line: Line, name: str) -> str:
-        return "" if line.get(name, "") == "" else f"{line[name]:.2f}"
+        if line.get(name, "") == "":
+            return ""
+        known = line.get(f"{name}: low", "") != ""
+        return f"{line[name]:.2f}" + (f" [{line[f'{name}: low']:.2f}, {line[f'{name}: high']:.2f}]" if known else "")
 
     def rows() -> Iterator[list[str]]:
         names = ("solved", "change of text", "repeated", "unfinished")
@@ -116,19 +176,24 @@ def answers() -> str:
                 yield [*who, *(shown(line, name) for name in names)]
 
     columns = ["model", "hidden", "from", "answers", "solved", "change of text", "repeated 4-grams", "unfinished"]
-    return markdown(columns, rows())
+    return f"{markdown(columns, rows())}\n\n{gaps('Written')}"
 
 
 def succession() -> str:
-    """Shares of the attention before and after the first token is hidden."""
+    """Shares of the attention before and after the first token is hidden, and the interval of how much more it is."""
 
     def pair(line: Line, name: str) -> str:
-        return f"{line[f'{name}: before']:.3f} → {line[f'{name}: after']:.3f}"
+        shares = f"{line[f'{name}: before']:.3f} → {line[f'{name}: after']:.3f}"
+        if f"{name}: gain" not in line:
+            return shares
+        return f"{shares} [{line[f'{name}: gain: low']:+.3f}, {line[f'{name}: gain: high']:+.3f}]"
 
     def rows() -> Iterator[list[str]]:
         for run in runs():
             for line in table(run, "Where"):
-                who = [label(run, line["model"]), line["rows"]]
+                if has_seeds(run) and not line["model"].endswith("-0"):
+                    continue  # one of each kind
+                who = [label(run, line["model"]), line["rows"], str(line.get("texts", OLDER))]
                 shares = [pair(line, str(position)) for position in range(3)]
                 to = f"{line['successor']}: {pair(line, 'successor')}"
                 yield [*who, *shares, to, str(line["steps needed"]), pair(line, "diagonal"), pair(line, "largest")]
@@ -136,6 +201,7 @@ def succession() -> str:
     columns = [
         "model",
         "rows",
+        "texts",
         "on token 0",
         "on token 1",
         "on token 2",
@@ -181,8 +247,9 @@ def models_of(run: str) -> list[str]:
 
 
 def figure() -> Figure:
-    """Losses of all models under both protocols; below, where the attention of the first real model goes."""
-    shown = [(run, model) for run in runs() for model in models_of(run) if "cache" not in run]
+    """Losses of real and built-in models under both protocols; below, where the attention of the first real model goes."""
+    without = [run for run in runs() if not on_cache(run) and run not in TRAINED_HERE]
+    shown = [(run, model) for run in without for model in models_of(run)]
     columns = max(3, len(shown))
     drawn, axes = plots.canvas(2, columns, height=5.2)
     for axis, (run, model) in zip(axes[0], shown, strict=False):

@@ -1,7 +1,8 @@
 """Writes the tables of docs/sandbox.md from docs/sandbox.json, which has what came of each attack on the sandbox.
 
     python docs/sandbox.py             write the page anew
-    python docs/sandbox.py --measure   run all attacks first (tests/support/attacks), as root: both users can then be had
+    python docs/sandbox.py --measure   run all attacks first (tests/support/attacks), as root: all users can then be had;
+                                       names of users after it leave the others as they are
     python docs/sandbox.py --check     say whether the page is as it would be written
 
 The part "before" of the results is of the sandbox as it was before it was attacked, measured once with the same attacks.
@@ -28,7 +29,7 @@ from jaxsink.sandbox.levels import LEVELS  # noqa: E402
 
 PAGE, RESULTS = ROOT / "docs" / "sandbox.md", ROOT / "docs" / "sandbox.json"
 BEGIN, END = "<!-- tables: written by docs/sandbox.py -->", "<!-- end of tables -->"
-COLUMNS = list(product(LEVELS, ("root", "user")))
+COLUMNS = list(product(LEVELS, ("root", "root in a container", "user")))
 TITLES = {
     "verdict": "A verdict that the checks did not give",
     "processes": "Other processes, and processes of its own",
@@ -61,9 +62,9 @@ def counts() -> str:
 
     def rows() -> Iterator[list[str]]:
         for level, user in COLUMNS:
-            before, after = (results()[when][level][user].values() for when in ("before", "after"))
-            fell = [sum(not held for held, _ in column) for column in (before, after)]
-            yield [level, user, *(f"{count} of {len(after)}" for count in fell)]
+            columns = [results()[when][level].get(user, {}).values() for when in ("before", "after")]
+            fell = (f"{sum(not held for held, _ in one)} of {len(one)}" if one else "not tried" for one in columns)
+            yield [level, user, *fell]
 
     return markdown(["level", "jaxsink runs as", "got something before", "now"], rows())
 
@@ -71,7 +72,7 @@ def counts() -> str:
 def cell(level: str, user: str, name: str) -> str:
     """What comes of an attack, and what came of it before if it got something then."""
     _, words = results()["after"][level][user][name]
-    held, past = results()["before"][level][user][name]
+    held, past = results()["before"][level].get(user, {}).get(name, (True, ""))
     return words if held else f"{words} (was: {past})"
 
 
@@ -89,11 +90,13 @@ def page() -> str:
 
 
 def measure() -> None:
-    """Run all attacks, each in a process of its own, and keep what came of them."""
-    found: Results = {level: {} for level in LEVELS}
+    """Run all attacks, or those of users that are named, each in a process of its own, and keep what came of them."""
+    chosen = sys.argv[sys.argv.index("--measure") + 1 :]
+    found: Results = results()["after"]
     for level in LEVELS:
         for user in users():
-            found[level][user.name] = measured(level, user, quick=False)
+            if not chosen or user.name in chosen:
+                found[level][user.name] = measured(level, user, quick=False)
     kept = {**results(), "after": found}
     RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     results.cache_clear()

@@ -40,15 +40,23 @@ EXPLAINED = (
     "explain_takeover",
     "explain_frequency",
 )  # what the paper's text explains but does not test
-ORDER = PAPER + BEYOND + EXPLAINED
+INSIDE = (
+    "inside_next",
+    "inside_agreement",
+    "inside_outlier",
+    "inside_holds",
+    "inside_residual",
+    "inside_scratchpad",
+)  # what others say of the inside of diffusion models
+ORDER = PAPER + BEYOND + EXPLAINED + INSIDE
 USUAL = (*PAPER, "beyond_controls", "beyond_values")  # without --full
 DEFAULT_MODELS = ("mini-llada", "mini-dream", "mini-llama")
 QUICK, FULL = (50, 20), (228, 50)  # problems per condition, generations recorded
 
 
 def short(module: str) -> str:
-    """fig7_trajectories -> fig7, beyond_dose -> dose, explain_paths -> paths."""
-    return module.split("_")[1 if module in BEYOND + EXPLAINED else 0]
+    """fig7_trajectories -> fig7, beyond_dose -> dose, explain_paths -> paths, inside_next -> next."""
+    return module.split("_")[0 if module in PAPER else 1]
 
 
 SHORT = {short(module): module for module in ORDER}

@@ -57,7 +57,8 @@ class Losses(NamedTuple):
 
 
 def block_of(subject: Subject) -> int:
-    return subject.model.config.block_length or BLOCK
+    config = subject.model.config
+    return config.block_length or config.usual_block or BLOCK
 
 
 def in_mode(subject: Subject, mode: AttentionKind) -> Subject:

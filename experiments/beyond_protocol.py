@@ -2,7 +2,8 @@
 
 In the paper a DLM's step hides a sink from *every row* and computes all rows again; the ARM decodes on a cache that was made
 with the sink, which only its *newest row* loses. Here both kinds run under both protocols: the loss of given text and the
-answers that are written, with the first token, the top key, the five top keys, a partner and keys of equal mass hidden.
+answers that are written, with the first token, the top key, the five top keys hidden, or random keys: a partner for each of
+them, or as many as receive the same attention.
 
     jaxsink study protocol --model ./llama-3.1-8b --model ./llada-8b --prompts gsm8k --problems 500 --answers 200 --out p
 
@@ -32,7 +33,7 @@ from matplotlib.axes import Axes
 from jaxsink.evals.conditions import Condition, hide
 from jaxsink.evals.outcomes import agreement
 from jaxsink.evals.results import Result
-from jaxsink.evals.statistics import clustered_mean
+from jaxsink.evals.statistics import Estimate, clustered_mean, clustered_share
 from jaxsink.sinks.choices import Rows
 from jaxsink.study import Measured, Outcome, Study, Subject, Table, Tested, experiment, plots
 from jaxsink.study.finding import Row
@@ -47,9 +48,11 @@ HIDDEN = {
     "5 top keys": (5, "top"),
     "a partner": (1, "partner"),
     "equal mass": (1, "mass"),
+    "5 partners": (5, "partner"),
+    "equal mass to 5": (5, "mass"),
 }
 SINKS = ("the first token", "the top key", "5 top keys")
-CONTROLS = ("a partner", "equal mass")
+CONTROLS = {"the top key": ("a partner", "equal mass"), "5 top keys": ("5 partners", "equal mass to 5")}
 
 
 def rows_of(subject: Subject, protocol: str) -> Rows:
@@ -86,12 +89,12 @@ def protocol_tests(one: Measured) -> Iterator[Tested]:
         words, part = f"nats per token lost with {hidden} hidden from {FEW}", common(one, every, few)
         if part is not None:
             yield loss_test(part, part.losses, words, few, controls={f"hidden from {EVERY}": every})
-    for protocol in PROTOCOLS:
-        top = condition(one.subject, protocol, "the top key")
-        controls = {name: condition(one.subject, protocol, name) for name in CONTROLS}
+    for protocol, (hidden, names) in product(PROTOCOLS, CONTROLS.items()):
+        top = condition(one.subject, protocol, hidden)
+        controls = {name: condition(one.subject, protocol, name) for name in names}
         part = common(one, top, *controls.values())
         if part is not None:
-            words = f"nats per token lost with the top key, and not with others, hidden from {protocol}"
+            words = f"nats per token lost with {hidden}, and not with others, hidden from {protocol}"
             yield loss_test(part, part.losses, words, top, controls=controls)
 
 
@@ -176,20 +179,26 @@ def loss_lines(one: Measured) -> Iterator[dict[str, Any]]:
         yield line
 
 
-def answer_lines(one: Measured) -> Iterator[dict[str, Any]]:
-    """The written answers under every condition."""
+def answer_lines(one: Measured, clusters: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The written answers under every condition, with intervals over distinct problems."""
     cases = [("nothing", "", PLAIN)] if one.answers else []
     cases += [(h, p, condition(one.subject, p, h)) for h, p in product(HIDDEN, PROTOCOLS)] if one.answers else []
     for hidden, protocol, case in cases:
         lines = one.answers[case]
         line: dict[str, Any] = {"model": one.subject.name, "hidden": hidden, "from": protocol, "answers": len(lines)}
         if one.subject.graded:
-            line["solved"] = float(np.mean([line["correct"] for line in lines]))
-        line["change of text"] = float(changed(one.answers[PLAIN], lines).mean())
-        line["repeated"] = float(np.mean([answer["repeated"] for answer in lines]))
-        if all(answer["unfinished"] is not None for answer in lines):
-            line["unfinished"] = float(np.mean([answer["unfinished"] for answer in lines]))
+            line |= with_interval("solved", clustered_share([bool(each["correct"]) for each in lines], clusters))
+        line |= with_interval("change of text", clustered_mean(changed(one.answers[PLAIN], lines), clusters))
+        line |= with_interval("repeated", clustered_mean([each["repeated"] for each in lines], clusters))
+        if all(each["unfinished"] is not None for each in lines):
+            line |= with_interval("unfinished", clustered_share([bool(each["unfinished"]) for each in lines], clusters))
         yield line
+
+
+def with_interval(name: str, share: Estimate) -> dict[str, float]:
+    """Of a share, which cannot leave 0 … 1."""
+    low, high = share.interval()
+    return {name: share.value, f"{name}: low": max(low, 0.0), f"{name}: high": min(high, 1.0)}
 
 
 def by_problem(one: Measured, clusters: Sequence[str]) -> list[Row]:
@@ -246,12 +255,13 @@ def protocols(measured: Sequence[Measured], study: Study) -> Outcome:
     tests = [test for one in measured for test in protocol_tests(one)] if all(one.losses for one in measured) else []
     tests += kind_tests(measured) if tests else []
     tests += [test for one, clusters in zip(measured, asked, strict=True) for test in answer_tests(one, clusters)]
+    written = [line for one, clusters in zip(measured, asked, strict=True) for line in answer_lines(one, clusters)]
     return Outcome(
         figure=figure,
         tables=[
             Table.of("Loss of given text", [line for one in measured for line in loss_lines(one)], NOTE),
-            Table.of("Written answers", [line for one in measured for line in answer_lines(one)]),
-            Table.of("Where the attention goes when the first token is hidden", [one.line() for one in moved]),
+            Table.of("Written answers", written),
+            Table.of("Where the attention goes when the first token is hidden", [one.line() for one in moved], NOTE),
             Table.of("By layer", [line for one in moved for line in one.by_layer()]),
             Table.of("By step", [line for one in moved for line in one.by_step()]),
         ],

@@ -6,12 +6,12 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jaxsink_experiments import BEYOND, EXPLAINED, FULL, PAPER, QUICK, short
+from jaxsink_experiments import BEYOND, EXPLAINED, FULL, INSIDE, PAPER, QUICK, short
 
 from jaxsink.checkpoints.gcs import local
-from jaxsink.cli.main import add_command, add_reading_options, add_sandbox_option, reading_options, resumable
+from jaxsink.cli.main import Commands, add_command, add_reading_options, add_sandbox_option, reading_options, resumable
 from jaxsink.sandbox.levels import describe
 from jaxsink.sandbox.runner import check_sandbox
 
@@ -29,7 +29,8 @@ EXAMPLES = f"""examples:
 
 the paper's experiments: {", ".join(short(m) for m in PAPER)}
 and beyond it: {", ".join(short(m) for m in BEYOND)}
-what the paper explains but does not test: {", ".join(short(m) for m in EXPLAINED)}"""
+what the paper explains but does not test: {", ".join(short(m) for m in EXPLAINED)}
+what others say of the inside: {", ".join(short(m) for m in INSIDE)}"""
 
 WIDE = 160  # characters of a table that goes to a file
 OPTIONS = (
@@ -39,7 +40,7 @@ OPTIONS = (
 )
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     parser = add_command(
         commands,
         "study",
@@ -68,6 +69,21 @@ def add_parser(commands: Any) -> None:
         "--mesh", metavar="DxM", help="cut checkpoints over D x M devices: batch x weights (default: 1 x all)"
     )
     parser.add_argument("--runs", metavar="DIR", help="training runs, for the experiments on training")
+    add_problem_options(parser)
+    parser.add_argument(
+        "--untrained",
+        type=int,
+        default=8,
+        metavar="N",
+        help="models with random weights that each model is held against; fewer than 4 are no null (default: 8)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the problems and all draws (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_reading_options(parser)
+
+
+def add_problem_options(parser: argparse.ArgumentParser) -> None:
+    """What models are asked, how they answer, and how many of the answers an experiment takes."""
     parser.add_argument(
         "--prompts",
         default="task",
@@ -86,7 +102,7 @@ def add_parser(commands: Any) -> None:
         "--tokens", type=int, metavar="N", help="that models write, and that given answers have at most"
     )
     parser.add_argument(
-        "--cache", choices=("prefix", "dual"), help="diffusion models write on cached keys and values (LLaDA's sampler)"
+        "--cache", choices=("prefix", "dual"), help="diffusion models write on cached keys and values (LLaDA, Dream)"
     )
     parser.add_argument(
         "--answers", type=int, metavar="N", help="problems that the protocol experiment has answered (default: all)"
@@ -96,16 +112,6 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--allow-code-execution", action="store_true", help="run the programs that humaneval asks for")
     add_sandbox_option(parser)
-    parser.add_argument(
-        "--untrained",
-        type=int,
-        default=8,
-        metavar="N",
-        help="models with random weights that each model is held against; fewer than 4 are no null (default: 8)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the problems and all draws (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    add_reading_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -115,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     from jaxsink.runs.compile_cache import enable_compilation_cache
 
     enable_compilation_cache()
-    options: Any = {name: getattr(args, name) for name in OPTIONS}
+    options = {name: getattr(args, name) for name in OPTIONS}
     if args.prompts == "humaneval" and args.allow_code_execution:
         check_sandbox(args.sandbox)
         print(describe(args.sandbox), file=sys.stderr)

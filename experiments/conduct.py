@@ -9,14 +9,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 
 import jax
 from jaxsink_experiments import DEFAULT_MODELS, FULL, ORDER, QUICK, SHORT, USUAL, short
 
+from jaxsink.checkpoints.gcs import local
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.mesh import make_mesh, mesh_from
 from jaxsink.report import read_study, write_page
+from jaxsink.runs.files import user_path
 from jaxsink.runs.progress import stage
 from jaxsink.runs.stopping import IsStopped, never
 from jaxsink.sandbox.levels import Level
@@ -28,7 +29,7 @@ from jaxsink.study.run import conduct
 
 
 def conduct_study(
-    names: Sequence[str] = (),
+    names: str | Sequence[str] = (),
     model: str | Sequence[str] = (),
     out: str | os.PathLike[str] = "jaxsink-study",
     *,
@@ -56,7 +57,7 @@ def conduct_study(
 ) -> tuple[list[Finding], Study]:
     """See `jaxsink.study`."""
     models = [model] if isinstance(model, str) else model or DEFAULT_MODELS
-    experiments = choose_experiments(names, full)
+    experiments = choose_experiments([names] if isinstance(names, str) else names, full)
     problems, generations = (
         usual if given is None else given
         for usual, given in zip(FULL if full else QUICK, (problems, generations), strict=True)
@@ -67,7 +68,8 @@ def conduct_study(
         raise JaxsinkError("--answers and --stepped are numbers of problems, or 0, and --tokens is at least 1.")
     if problems < 1 or generations < 2 or rows < 1:
         raise JaxsinkError("a study needs at least one problem, two generations and one sequence.")
-    training = None if runs is None else Path(runs).expanduser()
+    folder = local(out, "--out")
+    training = None if runs is None else user_path(runs)
     if training is not None and not training.is_dir():
         raise JaxsinkError(f"--runs: {training} is not a directory; give the one that holds the training runs.")
     devices = mesh_from(mesh) if mesh is not None else make_mesh() if jax.device_count() > 1 else None
@@ -78,7 +80,7 @@ def conduct_study(
     ]
     for one in subjects:
         one.exam(generations, seed)  # what it cannot be asked is said at once
-    study = Study(subjects, Path(out), problems, generations, rows, seed=seed, runs=training, untrained=untrained)
+    study = Study(subjects, folder, problems, generations, rows, seed=seed, runs=training, untrained=untrained)
     study.answers, study.stepped = answers, stepped
     findings = conduct(study, experiments, is_stopped)
     with stage("writing the page"):

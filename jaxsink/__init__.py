@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from jaxsink.evals import statistics as stats
     from jaxsink.evals.lm_eval.command import lm_eval
     from jaxsink.evals.prepare import evaluate
+    from jaxsink.health.doctor import Health, doctor
+    from jaxsink.nn import edits as edit
     from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
+    from jaxsink.nn.forward import forward
+    from jaxsink.nn.new_model import abstract, init
     from jaxsink.nn.origin import Origin
-    from jaxsink.nn.transformer import Model, Output, abstract, forward, init
+    from jaxsink.nn.transformer import Model, Output
     from jaxsink.planner.plan import plan
     from jaxsink.plugins import convert, study
     from jaxsink.recording import recorders as record
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from jaxsink.zoo.presets import PRESETS, preset
 
 _MODULES = {
+    "edit": "jaxsink.nn.edits",
     "parallel": "jaxsink.parallel",
     "plots": "jaxsink.report.plots",
     "record": "jaxsink.recording.recorders",
@@ -70,11 +75,13 @@ _HOME = {
     "lm_eval": "jaxsink.evals.lm_eval.command",
     "Model": "jaxsink.nn.transformer",
     "Output": "jaxsink.nn.transformer",
-    "abstract": "jaxsink.nn.transformer",
-    "forward": "jaxsink.nn.transformer",
-    "init": "jaxsink.nn.transformer",
+    "abstract": "jaxsink.nn.new_model",
+    "forward": "jaxsink.nn.forward",
+    "init": "jaxsink.nn.new_model",
     "Origin": "jaxsink.nn.origin",
     "plan": "jaxsink.planner.plan",
+    "Health": "jaxsink.health.doctor",
+    "doctor": "jaxsink.health.doctor",
     "convert": "jaxsink.plugins",
     "PRESETS": "jaxsink.zoo.presets",
     "preset": "jaxsink.zoo.presets",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.stopping import IsStopped, never
 from jaxsink.sandbox.levels import Level
@@ -15,10 +18,38 @@ from jaxsink.sandbox.levels import Level
 if TYPE_CHECKING:
     from jax.typing import DTypeLike
 
+    from jaxsink.checkpoints.formats import JsonObject
     from jaxsink.study import Finding, Study
 
 PathLike = str | os.PathLike[str]
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 GROUP = "jaxsink.functions"
+
+
+STUDY_RANGES = {
+    **dict.fromkeys(("problems", "generations", "rows", "tokens", "longest"), at_least(1)),
+    **dict.fromkeys(("untrained", "answers", "stepped", "seed", "mask_id"), at_least(0)),
+    "window": at_least(2),
+}
+
+
+def outside(declared: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Decorates the declaration of a function, whose calls go to the entry point of its name."""
+
+    @wraps(declared)
+    def call(*args: Given.args, **options: Given.kwargs) -> Made:
+        return plugin(declared.__name__)(*args, **options)
+
+    return call
+
+
+def plugin(name: str) -> Callable[..., Any]:
+    """The function behind an entry point."""
+    found = list(entry_points(group=GROUP, name=name))
+    if not found:
+        raise JaxsinkError(f"the part of jaxsink that can {name} is not installed; install jaxsink again, as a whole.")
+    return found[0].load()
 
 
 @dataclass
@@ -34,9 +65,11 @@ class Conversion:
     bytes: int
     revision: str | None = None
     warnings: list[str] = field(default_factory=list)
-    verified: dict[str, Any] | None = None
+    verified: JsonObject | None = None
 
 
+@checked(mask_id=at_least(0))
+@outside
 def convert(
     src: PathLike,
     dst: PathLike,
@@ -45,28 +78,35 @@ def convert(
     verify: bool = False,
     overwrite: bool = False,
     revision: str | None = None,
-    ignore_settings: Iterable[str] = (),
+    ignore_settings: str | Iterable[str] = (),
     mask_id: int | None = None,
     is_stopped: IsStopped = never,
 ) -> Conversion:
     """Convert a PyTorch or GGUF checkpoint into one that `load` reads; it appears when it is complete.
 
-    src         a Hugging Face directory, a .gguf file or a hub id
-    dst         a directory that does not exist yet, or gs://bucket/name
-    dtype       of the weights; None: as stored
-    verify      read everything back and compare it
-    overwrite   replace dst, once the new checkpoint is complete
-    revision    of a hub id: branch, tag or commit
-    ignore_settings, mask_id  as for `load`
-    is_stopped  is asked between tensors; when it is true, nothing is left and StoppedError raised
+    Args:
+        src: a Hugging Face directory, a .gguf file or a hub id
+        dst: a directory that does not exist yet, or gs://bucket/name
+        dtype: of the weights; None: as stored
+        verify: read everything back and compare it
+        overwrite: replace dst, once the new checkpoint is complete
+        revision: of a hub id: branch, tag or commit
+        ignore_settings: as for `load`
+        mask_id: as for `load`
+        is_stopped: is asked between tensors; when it is true, nothing is left and StoppedError raised
+
+    Examples:
+        >>> done = jaxsink.convert("LLaDA-8B-Instruct", "llada", dtype="bfloat16", verify=True)
+        >>> done.family, done.dtype
+        ('llada', 'bfloat16')
     """
-    options: dict[str, Any] = {"dtype": dtype, "verify": verify, "overwrite": overwrite, "revision": revision}
-    options |= {"ignore_settings": ignore_settings, "mask_id": mask_id, "is_stopped": is_stopped}
-    return plugin("convert")(src, dst, **options)
+    ...
 
 
+@checked(**STUDY_RANGES)
+@outside
 def study(
-    names: Sequence[str] = (),
+    names: str | Sequence[str] = (),
     model: str | Sequence[str] = (),
     out: PathLike = "jaxsink-study",
     *,
@@ -94,41 +134,33 @@ def study(
 ) -> tuple[list[Finding], Study]:
     """Run experiments on models, and write results, figures and a page; goes on with what is in `out`.
 
-    names        of experiments; none: the paper's, or with `full` all
-    model        built-in names, hub ids or checkpoints; none: the built-in models
-    full         all experiments, at full count
-    problems, generations  per condition, and recorded in full
-    rows         sequences of a batch, about
-    mesh         "DxM": cut checkpoints over devices, batch x weights
-    runs         a directory of training runs, for the experiments on training
-    prompts      "task" for the built-in problems, "gsm8k", "humaneval", "text", or a file of one's own (a prompt per line,
-                 or JSON lines with "prompt" and "answer")
-    data_file    of the benchmark, if it is already here, or the text
-    allow_code_execution  humaneval's answers are programs; they run in the sandbox
-    sandbox      its level: "namespaces", or "limits", which is weaker and never taken instead
-    untrained    models with random weights that each model is held against; fewer than 4 are no null
-    answers      problems that are answered where every answer is dear (protocol); None: all, 0: none
-    stepped      given answers that the protocol experiment has an autoregressive model write step by step; None: all
-    tokens       that models write, and that given answers have at most; None: as each model's sampler has it
-    cache        "prefix" or "dual": diffusion models write with LLaDA's sampler on cached keys and values
-    longest      prompts of more tokens are not asked
-    window       tokens of a text that are looked at together: the first half is given
-    seed         of the problems and all draws
-    mask_id, ignore_settings  as for `load`
-    is_stopped   is asked between batches; when it is true, StoppedError is raised, and nothing finished is lost
+    Args:
+        names: of experiments; none: the paper's, or with `full` all
+        model: built-in names, hub ids or checkpoints; none: the built-in models
+        full: all experiments, at full count
+        problems: asked under each condition
+        generations: recorded in full
+        rows: sequences of a batch, about
+        mesh: "DxM": cut checkpoints over devices, batch x weights
+        runs: a directory of training runs, for the experiments on training
+        prompts: "task" (built in), "gsm8k", "humaneval", "text", or a file: prompts, or JSON lines of "prompt" and "answer"
+        data_file: of the benchmark, if it is already here, or the text
+        allow_code_execution: humaneval's answers are programs; they run in the sandbox
+        sandbox: its level: "namespaces", or "limits", which is weaker and never taken instead
+        untrained: models with random weights that each model is held against; fewer than 4 are no null
+        answers: problems that are answered where every answer is dear (protocol); None: all, 0: none
+        stepped: given answers that an autoregressive model writes step by step (protocol); None: all
+        tokens: that models write, and that given answers have at most; None: as each model's sampler has it
+        cache: "prefix" or "dual": diffusion models like LLaDA and Dream write on cached keys and values
+        longest: prompts of more tokens are not asked
+        window: tokens of a text that are looked at together: the first half is given
+        seed: of the problems and all draws
+        mask_id: as for `load`
+        ignore_settings: as for `load`
+        is_stopped: is asked between batches; when it is true, StoppedError is raised; what is finished is kept
+
+    Examples:
+        >>> findings, study = jaxsink.study(["fig1"], "mini-llama", "fig1", problems=2, generations=2, untrained=0)
+        >>> assert [finding.name for finding in findings] == ["fig1"]
     """
-    options: dict[str, Any] = {"full": full, "problems": problems, "generations": generations, "rows": rows}
-    options |= {"mesh": mesh, "runs": runs, "seed": seed, "prompts": prompts, "data_file": data_file}
-    options |= {"allow_code_execution": allow_code_execution, "sandbox": sandbox}
-    options |= {"untrained": untrained, "answers": answers}
-    options |= {"stepped": stepped, "tokens": tokens, "cache": cache, "longest": longest, "window": window}
-    options |= {"mask_id": mask_id, "ignore_settings": ignore_settings, "is_stopped": is_stopped}
-    return plugin("study")([names] if isinstance(names, str) else names, model, out, **options)
-
-
-def plugin(name: str) -> Any:
-    """The function behind an entry point."""
-    found = list(entry_points(group=GROUP, name=name))
-    if not found:
-        raise JaxsinkError(f"the part of jaxsink that can {name} is not installed; install jaxsink again, as a whole.")
-    return found[0].load()
+    ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from support.golden import Golden, golden
 shape_checks.install()  # before jaxsink is imported
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_platforms", "cpu")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore Ctrl-C …
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # … and what nohup starts the end of a terminal
 
 
 @pytest.fixture(scope="module", autouse=True)

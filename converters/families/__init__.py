@@ -10,12 +10,15 @@ from jaxsink.errors import JaxsinkError
 
 from ..table import Family
 from .a2d import A2D_LLAMA, A2D_QWEN2, A2D_QWEN3
-from .dit import BD3LM, GIDD, MDLM
+from .bd3lm import BD3LM, MDLM
 from .fast_dllm import FAST_DLLM
+from .gidd import GIDD
 from .gpt2 import GPT2
-from .llada import LLADA, LLADA_MOE, MMADA
+from .llada import LLADA
 from .llada2 import LLADA2
+from .llada_moe import LLADA_MOE
 from .llama import LLAMA, MISTRAL
+from .mmada import MMADA
 from .nemotron import NEMOTRON
 from .qwen import DREAM, QWEN2, QWEN3, SDAR, SDAR_MOE
 

@@ -1,19 +1,17 @@
-"""BD3LM, MDLM and GIDD: diffusion transformers (DiT) with adaLN, q, k and v in one tensor, and a head with a bias."""
+"""What BD3LM, MDLM and GIDD share: a diffusion transformer with adaLN, q, k and v in one tensor, and a head with a bias."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from jaxsink.nn.config import ModelConfig
 
-from ..table import MOST_LAYERS, Family, From, Settings, split_width
+from ..table import From, Settings, split_width
 
 GPT2_IDS = {"eos": 50256, "bos": 50256}  # of the vocabulary that all published ones have, with the mask after it
 GPT2_ROWS = 50258
-LEAST_UNIFORM = math.exp(-20)  # GIDD's own code takes no less
 
 
 def third(source: str, number: int) -> From:
@@ -54,7 +52,7 @@ TABLE = {
 }
 
 
-def _dit(settings: Settings, width: int, heads: int) -> dict[str, Any]:
+def dit_fields(settings: Settings, width: int, heads: int) -> dict[str, Any]:
     """What all of them share. The mask is the last row of the vocabulary; no file names it."""
     settings.harmless("tie_word_embeddings")  # the code never ties them
     vocab, mask = settings.size("vocab_size"), settings.id("mask_token_id")
@@ -78,75 +76,3 @@ def _dit(settings: Settings, width: int, heads: int) -> dict[str, Any]:
         "pad_id": settings.id("pad_token_id"),
         **named,
     }
-
-
-def _kuleshov(settings: Settings, adaln: bool) -> dict[str, Any]:
-    """BD3LM's and MDLM's names. Without time_conditioning adaLN acts as at level 0."""
-    settings.harmless("dropout")
-    time = "total" if settings.take("time_conditioning", bool, False) else "constant"
-    width = settings.size("cond_dim", 129)
-    return {
-        **_dit(settings, settings.size("hidden_dim", 768), settings.size("n_heads", 12)),
-        "layers": settings.size("n_blocks", 12, most=MOST_LAYERS),
-        "max_positions": settings.size("model_length", 1024),
-        "time_conditioning": time if adaln else None,
-        "time_width": width if adaln else None,
-    }
-
-
-def configure_bd3lm(settings: Settings) -> ModelConfig:
-    settings.pin("causal", False)
-    settings.harmless("attn_backend", "var_min", "sampling_eps_min", "sampling_eps_max")
-    is_blocks, block = settings.take("cross_attn", bool, True), settings.size("block_size", 1)
-    return ModelConfig(
-        family="bd3lm",
-        attention="block_causal" if is_blocks else "bidirectional",
-        block_length=block if is_blocks else None,
-        **_kuleshov(settings, settings.take("adaln", bool, True)),
-    )
-
-
-def configure_mdlm(settings: Settings) -> ModelConfig:
-    return ModelConfig(family="mdlm", attention="bidirectional", **_kuleshov(settings, adaln=True))
-
-
-def configure_gidd(settings: Settings) -> ModelConfig:
-    settings.harmless("t_eps")
-    return ModelConfig(
-        family="gidd",
-        attention="bidirectional",
-        layers=settings.size("num_hidden_layers", 12, most=MOST_LAYERS),
-        max_positions=settings.size("max_seq_len", 1024),
-        time_conditioning="level",
-        time_width=settings.size("timestep_cond_dim", 128),
-        uniform_noise=max(LEAST_UNIFORM, settings.take("p_uniform", float, 0.0)),
-        **_dit(settings, settings.size("hidden_size", 768), settings.size("num_attention_heads", 12)),
-    )
-
-
-BD3LM = Family(
-    name="bd3lm",
-    architectures=("BD3LM",),
-    configure=configure_bd3lm,
-    table=TABLE,
-    harmless_tensors=("{prefix}rotary_emb.inv_freq", "sampling_eps_min", "sampling_eps_max"),
-    prefixes=("backbone.",),
-    is_diffusion=True,
-)
-MDLM = Family(
-    name="mdlm",
-    architectures=("MDLM",),
-    configure=configure_mdlm,
-    table=TABLE,
-    harmless_tensors=("{prefix}rotary_emb.inv_freq",),
-    prefixes=("backbone.",),
-    is_diffusion=True,
-)
-GIDD = Family(
-    name="gidd",
-    architectures=("DIT",),
-    configure=configure_gidd,
-    table=TABLE,
-    harmless_tensors=("rotary_emb.cos_cached", "rotary_emb.sin_cached"),
-    is_diffusion=True,
-)

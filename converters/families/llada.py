@@ -1,14 +1,13 @@
-"""LLaDA (Base, Instruct, 1.5) and MMaDA: OLMo-style names and settings; and LLaDA-MoE, with Hugging Face names."""
+"""LLaDA (Base, Instruct, 1.5): OLMo-style names and settings."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.config import Experts, ModelConfig
+from jaxsink.nn.config import ModelConfig
 
-from ..table import MOST_LAYERS, Family, Settings, short, split_width
-from .hugging_face import ATTENTION, EXPERTS, MLP, common, shared_expert
+from ..table import MOST_LAYERS, Family, Settings, split_width
 
 TABLE = {
     "embedding": "model.transformer.wte.weight",
@@ -27,12 +26,11 @@ TABLE = {
     "norm.weight": "model.transformer.ln_f.weight",
     "head.weight": "model.transformer.ff_out.weight",
 }
-# The published config.json of LLaDA and MMaDA names mask and eos, that of LLaDA-MoE only eos; the tokenizers name the rest.
+# The published config.json names mask and eos; the tokenizers name the rest.
 LLADA_IDS = {"mask": 126336, "eos": 126081, "bos": 126080, "eot": 126348}
-LLADA_MOE_IDS = {"mask": 156895, "eos": 156892}
 
 
-def _llada(settings: Settings) -> dict[str, Any]:
+def olmo_fields(settings: Settings) -> dict[str, Any]:
     for key, value in {
         "activation_type": "silu",
         "alibi": False,
@@ -48,7 +46,6 @@ def _llada(settings: Settings) -> dict[str, Any]:
         "scale_logits": False,
     }.items():
         settings.pin(key, value)
-    settings.pin("multi_query_attention", None, False)
     settings.harmless(
         "alibi_bias_max",
         "attention_layer_norm_with_affine",
@@ -71,7 +68,7 @@ def _llada(settings: Settings) -> dict[str, Any]:
         "layers": settings.size("n_layers", most=MOST_LAYERS),
         "width": width,
         "heads": heads,
-        "kv_heads": settings.size("n_kv_heads", heads),
+        "kv_heads": kv_heads(settings, heads),
         "head_dim": split_width(settings, width, heads),
         "mlp_width": settings.size("mlp_hidden_size", None) or settings.size("mlp_ratio", 4) * width,
         "vocab": rows,
@@ -90,71 +87,20 @@ def _llada(settings: Settings) -> dict[str, Any]:
     }
 
 
-def configure_llada(settings: Settings) -> ModelConfig:
-    return ModelConfig(family="llada", **_llada(settings))
-
-
-def configure_mmada(settings: Settings) -> ModelConfig:
-    settings.harmless(
-        "codebook_size",
-        "new_vocab_size",
-        "num_new_special_tokens",
-        "num_vq_tokens",
-        "pretrained_model_path",
-        "tokenizer_path",
-        "w_clip_vit",
-    )
-    return ModelConfig(family="mmada", text_vocab=settings.size("llm_vocab_size", None), **_llada(settings))
-
-
-def configure_llada_moe(settings: Settings) -> ModelConfig:
-    for key, value in {
-        "clip_qkv": None,
-        "moe_router_score_function": "softmax",
-        "partial_rotary_factor": 1,
-        "qk_layernorm": True,
-        "routed_scaling_factor": 1,  # the original ignores it, so nobody knows what another value would mean
-    }.items():
-        settings.pin(key, value, *([None] if value is not None else []))
-    settings.pin("norm_topk_prob", None, False)  # the original ignores the setting: it never renormalises
-    settings.pin("router_num_group", None, 0)
-    settings.pin("router_topk_group", None, 0)
-    settings.harmless("output_router_logits", "router_aux_loss_coef", "num_key_value_heads")
-    bias = settings.take("attention_bias", bool, False)
-    shared = common(settings)
-    dense, width = dense_layers(settings, shared["layers"]), settings.size("dense_intermediate_size", None)
-    is_biased = settings.take("moe_router_enable_expert_bias", bool, False)
-    return ModelConfig(
-        family="llada_moe",
-        attention="bidirectional",
-        skip_gaps=False,
-        qk_norm=True,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_width=settings.size("expert_intermediate_size"),
-        dense_layers=dense,
-        dense_width=width if dense else None,
-        experts=Experts(
-            settings.size("num_experts", most=MOST_LAYERS),
-            settings.size("num_experts_per_tok"),
-            bias="weight" if is_biased else None,
-            shared_width=settings.size("shared_expert_intermediate_size", None),
-        ),
-        mask_id=settings.id("mask_token_id"),
-        **shared,
-    )
-
-
-def dense_layers(settings: Settings, layers: int) -> int:
-    """How many layers at the beginning have no experts, where `moe_layer_freq` has 1 for each that has some."""
-    kinds = settings.take("moe_layer_freq", list, [1] * layers)
-    dense = next((index for index, kind in enumerate(kinds) if kind), layers)
-    if kinds != [0] * dense + [1] * (layers - dense) or dense == layers:
+def kv_heads(settings: Settings, heads: int) -> int:
+    """`n_kv_heads`; or one if `multi_query_attention`, an older name for that, is on, and all if it is off."""
+    count, shares_one = settings.size("n_kv_heads", None), settings.take("multi_query_attention", bool, None)
+    usual = 1 if shares_one else heads
+    if None not in (count, shares_one) and count != usual:
         raise JaxsinkError(
-            f"{settings.where}: 'moe_layer_freq' = {short(kinds)} is not supported: it must have {layers} entries, 0 for "
-            "dense layers at the beginning, and 1 for all others, with experts."
+            f"{settings.where}: 'multi_query_attention' = {shares_one} stands for {usual} kv heads, but 'n_kv_heads' is "
+            f"{count}."
         )
-    return dense
+    return usual if count is None else count
+
+
+def configure_llada(settings: Settings) -> ModelConfig:
+    return ModelConfig(family="llada", **olmo_fields(settings))
 
 
 LLADA = Family(
@@ -165,26 +111,4 @@ LLADA = Family(
     tied_head="model.transformer.ff_out.weight",
     is_diffusion=True,
     published_ids=LLADA_IDS,
-)
-MMADA = Family(
-    name="mmada",
-    architectures=("MMadaModelLM",),
-    configure=configure_mmada,
-    table=TABLE,
-    tied_head="model.transformer.ff_out.weight",
-    is_diffusion=True,
-    published_ids=LLADA_IDS,
-)
-LLADA_MOE = Family(
-    name="llada_moe",
-    architectures=("LLaDAMoEModelLM", "LLaDAMoEModel"),
-    configure=configure_llada_moe,
-    table=ATTENTION
-    | EXPERTS
-    | shared_expert("shared_expert")
-    | {"layers.mlp.bias": "model.layers.{layer}.mlp.expert_bias"},
-    dense=MLP,
-    tied_head="lm_head.weight",
-    is_diffusion=True,
-    published_ids=LLADA_MOE_IDS,
 )

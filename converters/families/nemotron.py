@@ -22,7 +22,6 @@ PARADIGMS: dict[str, AttentionKind] = {
 
 def configure_nemotron(settings: Settings) -> ModelConfig:
     settings.harmless("ar_loss_weight", "dlm_loss_weight", "dp_varying_mask_ratio")
-    settings.size("block_size", None)  # of the training view alone: a sampler has a block of its own
     settings.pin("sliding_window", None)
     paradigm = settings.take("dlm_paradigm", str, "bidirectional")
     if paradigm not in PARADIGMS:
@@ -37,6 +36,8 @@ def configure_nemotron(settings: Settings) -> ModelConfig:
         out_bias=bias,
         mlp_bias=settings.take("mlp_bias", bool, False),
         mask_id=settings.id("mask_token_id"),
+        writes_causally=True,
+        usual_block=settings.size("block_size", None),  # of training; a sampler has a block of its own
         **common(settings, head_dim=128, scaled_queries=True),
         **dense_mlp(settings),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TypedDict
 
@@ -9,9 +10,11 @@ from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.hub import is_hub_id
 from jaxsink.checkpoints.load import describe_foreign
 from jaxsink.checkpoints.storage import WEIGHTS, Reader, is_converted
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.new_model import abstract
 from jaxsink.nn.parameters import named_leaves
-from jaxsink.nn.transformer import abstract
 from jaxsink.runs.progress import human_bytes
 from jaxsink.zoo.names import no_such_model
 from jaxsink.zoo.presets import PRESETS
@@ -40,13 +43,27 @@ class Description(TypedDict):
     summary: dict[str, str]
 
 
-def describe(path: str, mask_id: int | None = None, ignore_settings: Iterable[str] = ()) -> Description:
-    """A checkpoint, a built-in model, or a published one of which there is only the configuration."""
+@checked(mask_id=at_least(0))
+def describe(
+    path: str | os.PathLike[str], mask_id: int | None = None, ignore_settings: str | Iterable[str] = ()
+) -> Description:
+    """What a checkpoint holds, a built-in model, or a published one of which there is only the configuration.
+
+    Args:
+        path: as for `load`; no weights are read
+        mask_id: as for `load`
+        ignore_settings: as for `load`
+
+    Examples:
+        >>> jaxsink.describe("mini-llada")["parameters"]
+        880512
+    """
+    path = os.fspath(path)
     folder = resolve(path, weights=False)
     source: JsonObject = {"kind": "published configuration, without weights"}
     if is_converted(folder):
         reader = Reader(folder)
-        if (folder / WEIGHTS).exists():  # of a model in a bucket there may be its settings alone
+        if os.path.lexists(folder / WEIGHTS):  # of a model in a bucket there may be its settings alone
             reader.check_arrays()
         config, dtype, source = reader.config, reader.dtype, reader.source
         if reader.checksums is None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.atomic import new_directory
 from jaxsink.runs.caches import cache_directory
+from jaxsink.runs.files import user_path
 
 if TYPE_CHECKING:
     from tensorstore import Future, KvStore
@@ -49,7 +50,7 @@ def local(path: str | os.PathLike[str], option: str) -> Path:
         )
     if not os.fspath(path).strip():
         raise JaxsinkError(f"{option} is empty; name a file or directory, or . for this one.")
-    return Path(path).expanduser()
+    return user_path(path)
 
 
 def fetch(path: str | os.PathLike[str], weights: bool = True) -> Path:

@@ -22,25 +22,29 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from jaxsink.checkpoints.formats import JsonObject, foreign_formats
+from jaxsink.checkpoints.integrity import MANIFEST, check_files
 from jaxsink.checkpoints.origin import TOKENIZER_FILES, origin_of
-from jaxsink.checkpoints.storage import IN_MEMORY, MANIFEST, Reader, dtype_name, is_converted
+from jaxsink.checkpoints.storage import IN_MEMORY, Reader, check_source, dtype_name, is_converted
+from jaxsink.checkpoints.storage import WEIGHTS as ARRAYS
 from jaxsink.checkpoints.writer import writer
-from jaxsink.checks import check_value
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.memory import WEIGHTS, explained, tree_bytes
+from jaxsink.nn.new_model import abstract
 from jaxsink.nn.origin import Origin
 from jaxsink.nn.parameters import is_exact, named_leaves
 from jaxsink.nn.quantization import INT8, weights_dtype
-from jaxsink.nn.transformer import Model, abstract
-from jaxsink.runs.files import check_file
+from jaxsink.nn.transformer import Model
+from jaxsink.runs.files import check_file, check_inside, read_json
 from jaxsink.runs.progress import human_bytes, stage
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.registry import to_dict
 from jaxsink.zoo.names import no_such_model
 from jaxsink.zoo.presets import PRESETS
 from jaxsink.zoo.recommend import model_sampler, recommended, recommended_entry
-from jaxsink.zoo.resolve import resolve
+from jaxsink.zoo.resolve import resolve, usual_dtype
 
 __all__ = [
     "MANIFEST",
@@ -55,52 +59,65 @@ __all__ = [
 ]
 
 
+@checked(mask_id=at_least(0))
 def load(
     path: str | os.PathLike[str],
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
     *,
     mask_id: int | None = None,
-    ignore_settings: Iterable[str] = (),
+    ignore_settings: str | Iterable[str] = (),
     verify: bool = True,
 ) -> Model:
     """A model from a converted checkpoint, from a Hugging Face directory with safetensors files, or a built-in one by name.
 
     A hub id such as "GSAI-ML/LLaDA-8B-Instruct" is fetched and converted once (see jaxsink.checkpoints.hub).
-    dtype: a name such as "float32" or a JAX dtype; None = as stored; "int8" rounds the weights of the layers, and has all
-    else in bfloat16 (see jaxsink.nn.quantization). mesh: restore straight into its shards.
-    mask_id: the mask token of a diffusion model whose own files do not name it; an error if they name another.
-    ignore_settings: keys of config.json that jaxsink does not know, and that do not change the model.
-    verify: compare the arrays of a converted checkpoint with their checksums, while they are read.
+
+    Args:
+        path: a directory, a .gguf file, gs://bucket/name, a hub id, or the name of a built-in model
+        dtype: a name such as "float32" or a JAX dtype; None: as stored, but float32 for built-in models; "int8" rounds the
+            weights of the layers, and has all else in bfloat16 (see jaxsink.nn.quantization)
+        mesh: restore straight into its shards
+        mask_id: the mask token of a diffusion model whose own files do not name it; an error if they name another
+        ignore_settings: keys of config.json that jaxsink does not know, and that do not change the model
+        verify: compare the arrays, the tokenizer and the manifest of a converted checkpoint with their checksums, while
+            they are read
+
+    Examples:
+        >>> jaxsink.load("mini-llama", dtype="bfloat16").dtype.name
+        'bfloat16'
     """
-    check_value("load: path", path, str | os.PathLike)
-    check_value("load: mesh", mesh, Mesh | None)
-    check_value("load: verify", verify, bool)
     asked, path = path, resolve(path)
-    dtype = None if dtype is None else dtype_name(dtype, IN_MEMORY)
     if not path.exists():
         raise no_such_model(asked)
+    dtype = usual_dtype(path) if dtype is None else dtype_name(dtype, IN_MEMORY)
     needs = partial(weights_bytes, path, dtype, mask_id, ignore_settings)
     with stage(f"loading {path.name}", detail=size_on_disk(path)), explained(f"loading {path.name}", needs):
         if is_converted(path):
-            reader = Reader(path)
+            reader = Reader(path, verify)
             if mask_id not in (None, reader.config.mask_id):
                 raise JaxsinkError(f"{path} has mask id {reader.config.mask_id}, not {mask_id}: leave mask_id out.")
-            return reader.model(dtype, mesh, verify).with_origin(origin_of(path, reader.source, reader.sampler))
+            return reader.model(dtype, mesh, verify).with_origin(origin_of(path, reader.source, reader.sampler, verify))
         model = foreign_formats(path).load_directory(path, dtype, mesh, mask_id, ignore_settings)
         return model.with_origin(origin_of(path, {}, None))
 
 
 def size_on_disk(path: Path) -> str:
     """Of a file or of all files in a directory; empty if there is nothing."""
-    total = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    arrays = path / ARRAYS
+    try:
+        below = () if arrays.is_symlink() else arrays.rglob("*")  # and not whatever else lies there, or elsewhere
+        found = [path, *path.glob("*"), *below]
+        total = sum(file.stat().st_size for file in found if file.is_file())
+    except OSError:
+        total = 0
     return human_bytes(total) if total else ""
 
 
 def weights_bytes(path: Path, dtype: str | None, mask_id: int | None, ignore_settings: Iterable[str]) -> dict[str, int]:
     """Of a checkpoint's weights, as that type or as stored."""
     if is_converted(path):
-        reader = Reader(path)
+        reader = Reader(path, verify=False)
         config, stored = reader.config, reader.dtype
     else:
         config, stored, _ = describe_foreign(path, mask_id, ignore_settings)
@@ -140,6 +157,7 @@ def describe_foreign(
     return foreign_formats(path).describe_directory(path, mask_id, ignore_settings)
 
 
+@checked()
 def save(
     model: Model,
     path: str | os.PathLike[str],
@@ -147,12 +165,23 @@ def save(
     overwrite: bool = False,
     sampler: Sampler | None = None,
 ) -> None:
-    """Write a model as a checkpoint that `load` reads; `overwrite` replaces an old one, once the new is complete.
+    """Write a model as a checkpoint that `load` reads.
 
     The tokenizer of the checkpoint that the model comes from is copied, and so is the recommended sampler, unless another
     one is given.
+
+    Args:
+        model: what is written
+        path: a directory that does not exist yet
+        source: what jaxsink.json says of where the weights are from
+        overwrite: replace an old checkpoint, once the new one is complete
+        sampler: the one that the checkpoint recommends; None: the model's own
+
+    Examples:
+        >>> jaxsink.save(model, "mine")
+        >>> jaxsink.load("mine").config == model.config
+        True
     """
-    check_value("save: model", model, Model)
     leaves = named_leaves(model.stacked())[0]
     if weights_dtype(model) == INT8:
         raise JaxsinkError(
@@ -160,7 +189,8 @@ def save(
         )
     dtypes = {dtype_name(leaf.dtype) for name, leaf in leaves if not is_exact(name)}
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"  # which holds all the others
-    source = source or {"kind": "saved", "path": next(reversed(model.origin.names), None)}
+    names = model.origin.names
+    source = check_source(source or {"kind": "saved", **({"path": names[-1]} if names else {})})
     with writer(path, model.config, dtype, source, overwrite, manifest_sampler(model, sampler)) as out:
         copy_tokenizer(model.origin, out.folder)
         for name, leaf in leaves:
@@ -191,22 +221,32 @@ def copy_tokenizer(origin: Origin, folder: Path) -> None:
         for name, text in foreign_formats(place).tokenizer_files(place).items():
             (folder / name).write_text(text, encoding="utf-8", errors="replace")
         return
+    if origin.verify and is_converted(place):
+        check_files(place, read_json(place / MANIFEST))
     for name in TOKENIZER_FILES:
-        found = next((one for one in (place / name, place / "tokenizer" / name) if one.is_file()), None)
+        found = next((one for one in (place / name, place / "tokenizer" / name) if os.path.lexists(one)), None)
         if found is not None:
+            if found.parent != place:
+                check_inside(found.parent)
             check_file(found)
             shutil.copyfile(found, folder / name)
 
 
+@checked()
 def sampler_for(model: Model | str | os.PathLike[str]) -> Sampler:
-    """The sampler that a model recommends: a loaded model, or the name or path of one, whose weights are not read.
+    """The sampler that a model recommends.
 
     It comes from the checkpoint (built-in models, models that `jaxsink train` or `convert` wrote, and what
     `save(model, path, sampler=…)` says), from what was published for a model of that name, or from its family.
+
+    Args:
+        model: a loaded model, or the name or path of one, whose weights are not read
+
+    Examples:
+        >>> jaxsink.sampler_for("mini-dream").steps
+        32
     """
     if isinstance(model, Model):
         return model_sampler(model)
-    if not isinstance(model, (str, os.PathLike)):
-        raise JaxsinkError(f"sampler_for takes a model, or the name or path of one, not {type(model).__name__}.")
     config, origin = describe(model)
     return origin.sampler or recommended(config, origin.names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,17 @@ TOKENIZER_FILES = (
 
 
 @lru_cache(maxsize=8)
-def read_tokenizer(place: str, family: str) -> Tokenizer:
+def read_tokenizer(place: str, family: str, verify: bool = True) -> Tokenizer:
     """The tokenizer of the checkpoint at `place`, read once."""
-    return Tokenizer.load(place, family)
+    return Tokenizer.load(place, family, verify=verify)
 
 
-def origin_of(place: Path, source: Mapping[str, Any], sampler: Any) -> Origin:
+def origin_of(place: Path, source: Mapping[str, Any], sampler: Any, verify: bool = True) -> Origin:
     """The origin of the checkpoint at `place`, whose manifest or files say that it comes from `source`."""
     path = str(place.absolute())
     paths = [path, str(source.get("path") or "")]
     names = tuple(dict.fromkeys(name for one in paths for name in model_names(one)))
-    return Origin(path, names, sampler, read_tokenizer)
+    return Origin(path, names, sampler, read_tokenizer if verify else partial(read_tokenizer, verify=False), verify)
 
 
 def model_names(path: str) -> list[str]:

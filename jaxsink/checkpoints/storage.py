@@ -6,6 +6,7 @@ import gc
 import logging
 import math
 import os
+import re
 import sys
 import time
 import traceback
@@ -23,21 +24,21 @@ from jax.typing import DTypeLike
 
 from jaxsink.checkpoints import checksums
 from jaxsink.checkpoints.formats import JsonObject
+from jaxsink.checkpoints.integrity import FORMAT, MANIFEST, check_file_sums, check_format, check_seal
 from jaxsink.checkpoints.stored import DamagedError, StoredArrays, piece_name
 from jaxsink.checkpoints.streaming import assemble, is_layered
-from jaxsink.checks import check_value
+from jaxsink.checks import at_least, check_value, shown
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.new_model import abstract
 from jaxsink.nn.parameters import is_exact, named_leaves
 from jaxsink.nn.quantization import INT8
-from jaxsink.nn.transformer import Model, abstract
-from jaxsink.runs.files import check_file, check_tree, read_json
+from jaxsink.nn.transformer import Model
+from jaxsink.runs.files import check_file, check_inside, check_tree, read_json
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.registry import from_dict
 
-MANIFEST = "jaxsink.json"
 WEIGHTS = "weights"
-FORMAT = 1
 DTYPES = ("float32", "bfloat16", "float16")
 IN_MEMORY = (*DTYPES, INT8)
 
@@ -59,21 +60,28 @@ def is_converted(path: Path) -> bool:
 
 
 class Reader:
-    """A checkpoint on disk: its manifest, single pieces, or the whole model."""
+    """A checkpoint on disk: its manifest, single pieces, or the whole model.
 
-    def __init__(self, path: Path):
+    verify: is the manifest what was written? Its fields are checked in any case.
+    """
+
+    def __init__(self, path: Path, verify: bool = True):
         self.path = Path(os.path.abspath(path))
         manifest = self.path / MANIFEST
         check_file(manifest)
+        check_inside(self.path / WEIGHTS)
         try:
             self.manifest = read_json(manifest)
-            if self.manifest["format"] != FORMAT:
-                raise JaxsinkError(f"checkpoint format {self.manifest['format']}, where this jaxsink reads {FORMAT}")
+            form = check_format(self.manifest)
             self.config = ModelConfig.from_dict(self.manifest["config"])
             self.dtype = dtype_name(check_value("dtype", self.manifest["dtype"], str))
-            self.source = check_source(self.manifest["source"])
+            self.source = check_source(self.manifest["source"], form)
+            self.parameters = check_facts(self.manifest, form)
             self.sampler = read_sampler(self.manifest.get("sampler"), self.config)
             self.checksums = checksums.from_manifest(self.manifest.get("checksums"))
+            check_file_sums(self.manifest)
+            if verify:
+                check_seal(self.manifest)
         except (KeyError, JaxsinkError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else first_line(error).rstrip(".")
             raise JaxsinkError(f"{manifest} cannot be used ({what}); convert the checkpoint again.") from error
@@ -97,9 +105,9 @@ class Reader:
     def model(self, dtype: str | None, mesh: Mesh | None, verify: bool = True) -> Model:
         """The whole model; dtype None = as stored. verify: compare what is read with the checksums, if there are any."""
         self.check_arrays()
-        arrays = StoredArrays(self.path / WEIGHTS, self.checksums if verify else None)
         try:
-            return assemble(self.config, dtype or self.dtype, mesh, arrays.read_into)
+            with StoredArrays(self.path / WEIGHTS, self.checksums if verify else None) as arrays:
+                return assemble(self.config, dtype or self.dtype, mesh, arrays.read_into)
         except (OSError, ValueError, DamagedError) as error:  # the first two: TensorStore's
             raise self._damaged(first_line(error)) from error
 
@@ -129,9 +137,9 @@ class Reader:
         extra = [name for name in found if name not in wanted]
         if extra:
             raise self._damaged(f"its config has no place for the array {extra[0]!r}")
-        stated, counted = self.manifest.get("parameters"), sum(map(math.prod, wanted.values()))
-        if stated not in (None, counted):
-            raise self._damaged(f"its manifest speaks of {stated!r} parameters, and its config of {counted}")
+        counted = sum(map(math.prod, wanted.values()))
+        if self.parameters not in (None, counted):
+            raise self._damaged(f"its manifest speaks of {self.parameters} parameters, and its config of {counted}")
         try:
             checksums.check_names(self.checksums, wanted)
         except JaxsinkError as error:
@@ -153,11 +161,26 @@ def read_sampler(values: JsonObject | None, config: ModelConfig) -> Sampler | No
     return None if values is None else from_dict(check_value("sampler", values, dict), config)
 
 
-def check_source(values: object) -> JsonObject:
+def check_facts(manifest: JsonObject, form: int) -> int | None:
+    """How many numbers a manifest speaks of, if it does; and the version that wrote it is one."""
+    if form == FORMAT or "jaxsink" in manifest:
+        version = check_value("jaxsink", manifest["jaxsink"], str)
+        if not re.fullmatch(r"[0-9][\w.+!-]{0,63}", version, re.ASCII):
+            raise JaxsinkError(f"jaxsink must be the version that wrote it, not {shown(version)}")
+    if form < FORMAT and "parameters" not in manifest:
+        return None
+    return check_value("parameters", manifest["parameters"], int, at_least(1, 1 << 50))
+
+
+def check_source(values: object, form: int = FORMAT) -> JsonObject:
     """Where the weights come from: whatever else it holds, texts where texts are shown."""
     source = check_value("source", values, dict)
     for name in ("kind", "path", "revision"):
-        check_value(f"source: {name}", source.get(name), str | None)
+        absent = name not in source or (source[name] is None and (name == "revision" or (name, form) == ("path", 1)))
+        if name == "kind" and absent:
+            raise JaxsinkError("source: kind is missing.")
+        if not absent and not check_value(f"source: {name}", source[name], str).strip():
+            raise JaxsinkError(f"source: {name} is empty.")
     check_value("source: notes", source.get("notes", ()), tuple[str, ...])
     return dict(source)
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 from jaxtyping import Shaped
 
-from jaxsink.checkpoints.checksums import checksum
+from jaxsink.checkpoints.checksums import Checksums
 from jaxsink.checkpoints.streaming import Buffers, Index
 from jaxsink.errors import JaxsinkError
+
+SUMMING = 2
+"""Arrays summed up at the same time."""
+
+WAITING = 4
+"""Arrays that wait for it at most."""
 
 
 def piece_name(name: str, layer: int | None) -> str:
@@ -25,9 +32,13 @@ class DamagedError(Exception):
 
 
 class StoredArrays:
-    """checksums: by array; None reads without a look at them."""
+    """checksums: None reads without a look at them.
 
-    def __init__(self, weights: Path, checksums: Mapping[str, str] | None):
+    What was read is summed up while the next arrays are read, so that with few layers too neither waits for the other.
+    Leaving the block waits for all sums, and raises what the first wrong one says.
+    """
+
+    def __init__(self, weights: Path, checksums: Checksums | None):
         import tensorstore
 
         manifest = next(weights.glob("*/manifest.ocdbt"), None)
@@ -38,6 +49,18 @@ class StoredArrays:
         self.checksums = checksums
         self.verified: set[str] = set()
         self.buffers = Buffers()
+        self.pool = ThreadPoolExecutor(SUMMING)
+        self.places = BoundedSemaphore(WAITING)
+        self.sums: list[Future[None]] = []
+
+    def __enter__(self) -> StoredArrays:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.pool.shutdown(wait=kind is None, cancel_futures=kind is not None)
+        if kind is None:
+            for one in self.sums:
+                one.result()
 
     def read_into(self, parameter: str, layer: int | None, index: Index, into: Shaped[np.ndarray, "..."]) -> None:
         """A checksum is that of a whole array as it is stored.
@@ -65,13 +88,19 @@ class StoredArrays:
         return tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True, context=self.context).result()
 
     def _verify(self, piece: str, value: Shaped[np.ndarray, "..."]) -> None:
+        """Later, but soon: the array stays in memory until then."""
+        self.verified.add(piece)
+        self.places.acquire()
+        self.sums.append(self.pool.submit(self._compare, piece, value))
+
+    def _compare(self, piece: str, value: Shaped[np.ndarray, "..."]) -> None:
+        self.places.release()
         assert self.checksums is not None
-        found, wanted = checksum(value), self.checksums[piece]
+        found, wanted = self.checksums.of(value), self.checksums.arrays[piece]
         if found != wanted:
             raise DamagedError(
                 f"the numbers of {piece!r} are not those that were written: checksum {found}, not {wanted}"
             )
-        self.verified.add(piece)
 
 
 def _as_store(value: Shaped[np.ndarray, "..."]) -> Any:

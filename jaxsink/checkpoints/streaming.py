@@ -26,9 +26,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int8, Shaped
 
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.new_model import abstract
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.nn.quantization import BESIDE, INT8, is_rounded, rounded, scale_name
-from jaxsink.nn.transformer import Model, abstract
+from jaxsink.nn.transformer import Model
 from jaxsink.parallel import sharding_of
 
 GROUP_BYTES = 256 << 20

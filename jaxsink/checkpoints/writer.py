@@ -17,25 +17,20 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from jaxsink.checkpoints.checksums import all_finite, checksum, to_manifest
+from jaxsink.checkpoints.checksums import Checksums, all_finite, checksum
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.gcs import check_free, is_remote, send
-from jaxsink.checkpoints.storage import (
-    FORMAT,
-    MANIFEST,
-    WEIGHTS,
-    abandon,
-    first_line,
-    orbax,
-    without_chatter,
-)
+from jaxsink.checkpoints.integrity import FORMAT, MANIFEST, file_checksums, sealed
+from jaxsink.checkpoints.origin import TOKENIZER_FILES
+from jaxsink.checkpoints.storage import WEIGHTS, abandon, check_source, first_line, orbax, without_chatter
 from jaxsink.checkpoints.stored import piece_name
 from jaxsink.checkpoints.streaming import GROUP_BYTES, is_layered
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.new_model import abstract
 from jaxsink.nn.parameters import named_leaves
-from jaxsink.nn.transformer import abstract
 from jaxsink.runs.atomic import new_directory, scratch_directory
+from jaxsink.runs.files import user_path
 from jaxsink.version import __version__
 
 CHUNK_BYTES = 64 << 20
@@ -104,7 +99,9 @@ class Writer:
             self.wait()
             with self._errors():
                 orbax().partial.finalize(self.folder / WEIGHTS)
-            manifest = {**self.manifest, "checksums": to_manifest(self.checksums)}
+            check_source(self.manifest["source"])
+            sums = Checksums(self.checksums).to_manifest() | {"files": file_checksums(self.folder, TOKENIZER_FILES)}
+            manifest = sealed({**self.manifest, "checksums": sums})
             (self.folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
             self.finished = True
 
@@ -171,7 +168,7 @@ def writer(
     }
     if sampler is not None:
         manifest["sampler"] = sampler
-    target = Path(os.path.realpath(os.path.expanduser(path)))
+    target = Path(os.path.realpath(user_path(path)))
     with without_chatter(), new_directory(target, MANIFEST, overwrite) as folder:
         out = Writer(folder, manifest)
         try:

@@ -155,7 +155,7 @@ def add_running_options(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16", "int8"),
-        help="type of the weights; int8: of the layers' only (default: as stored)",
+        help="type of the weights; int8: of the layers' only (default: as stored; built-in models: float32)",
     )
     how.add_argument("--shard", default="1/1", metavar="I/N", help="do every N-th question, from the I-th on")
     how.add_argument(

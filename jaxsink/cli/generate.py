@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from jaxsink.cli.main import Commands, add_command, add_reading_options, reading_options
 from jaxsink.cli.sampling import add_sampler_options, positive, sampler_options
 from jaxsink.errors import JaxsinkError
+from jaxsink.recording.named import NAMED
 
 if TYPE_CHECKING:
     from jaxsink.sampling.respond import Options
@@ -20,6 +21,7 @@ EXAMPLES = """examples:
   jaxsink generate mini-dream "A bus has 12 people. Then 9 get off. How many people are on the bus?" --delay 0.2
   jaxsink generate mini-llama "Tom has 11 flowers" --no-chat --temperature 0.8 --seed 7
   jaxsink generate mini-llada "Tom has 11 flowers." --record run.npz --record-what received,entropy --every 4
+  jaxsink generate mini-llada "Tom has 11 flowers." --record lens.npz --record-what received,lens,residual_norm
   jaxsink generate mini-llada --ids 1,45,17 --tokens 16 --json        ids instead of text
   jaxsink generate ./llada - --tokens 256 --steps 64 < question.txt
   jaxsink generate ./dream "2 + 2 =" --json | jq .text
@@ -68,8 +70,7 @@ def add_parser(commands: Commands) -> None:
     out.add_argument(
         "--record-what",
         metavar="NAMES",
-        help="comma separated: received, by_query, last_row, top, counts, kinds, entropy, key_norm, value_norm, "
-        "hidden_max, maps (default: received)",
+        help=f"comma separated: {', '.join(NAMED)} (default: received)",
     )
     out.add_argument("--every", metavar="N", type=positive, help="record every N-th step only (default: 1)")
     out.add_argument("--overwrite", action="store_true", help="replace FILE.npz if it exists")
@@ -78,7 +79,7 @@ def add_parser(commands: Commands) -> None:
     running.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16", "int8"),
-        help="type of the weights; int8: of the layers' only (default: as stored)",
+        help="type of the weights; int8: of the layers' only (default: as stored; built-in models: float32)",
     )
     running.add_argument("--backend", help="attention backend: naive, blocked or pallas (default: by device and size)")
     running.add_argument("--no-compile-cache", action="store_true", help="do not keep compiled programs on the disk")

@@ -20,7 +20,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from jaxsink.nn.recorder import Recorder
-from jaxsink.recording.recorders import received
+from jaxsink.recording.attention import received
 from jaxsink.recording.reductions import sink_share
 from jaxsink.runs.progress import Task, stage
 from jaxsink.runs.reporter import has_symbols

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import json
 import os
+import stat
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
 from jaxsink.cli.interrupts import delivered_interrupts, end_process
 from jaxsink.cli.platform import use_cpu_if_alone
@@ -21,6 +23,9 @@ from jaxsink.runs.progress import reporting, stage
 from jaxsink.runs.stopping import INTERRUPTED, IsStopped, StoppedError, stop_on_sigterm
 from jaxsink.sandbox.levels import LEVELS
 from jaxsink.version import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 Commands = Any  # argparse's subparsers object, whose type has no public name
 Run = Callable[[argparse.Namespace], int]
@@ -39,9 +44,12 @@ BAD_INPUT, UNEXPECTED = 2, 1
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Exit code 0: done, 2: bad input (one sentence on stderr), 1: our fault, 130: interrupted, 143:
     stopped by SIGTERM."""
+    complete_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold what the terminal cannot show
     try:
+        if any("\0" in word for word in argv or ()):
+            raise JaxsinkError("an argument holds a zero byte, which no name and no text can have.")
         args = build_parser().parse_args(argv)
         use_cpu_if_alone()
         with (
@@ -53,12 +61,15 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.flush()
         return code
     except BrokenPipeError:  # whoever reads our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
     except JaxsinkError as error:
         return fail(str(error), BAD_INPUT)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
+        if is_about_output(error):
+            where = "standard output: "
+            drop_output()
         return fail(f"{where}{error.strerror or error}.", BAD_INPUT)
     except UnicodeEncodeError as error:  # an argument or a file name that is no text
         return fail(f"{error.object[:100]!a} holds bytes that are no text; give UTF-8.", BAD_INPUT)
@@ -80,15 +91,57 @@ def main(argv: list[str] | None = None) -> int:
         return fail(f"unexpected {name}: {lines[0][:300]} (JAXSINK_DEBUG=1 shows where).", UNEXPECTED)
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse passes over what it cannot print; this one says so."""
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        print(message, end="", file=file)
+        sys.stdout.flush()
+
+
+def is_about_output(error: OSError) -> bool:
+    """Whether there is no room for what we print. Of files, errors have the name."""
+    try:
+        kind = os.fstat(1).st_mode
+    except OSError:
+        return False
+    is_file = stat.S_ISREG(kind) or (stat.S_ISCHR(kind) and not os.isatty(1))
+    return is_file and not error.filename and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def complete_streams() -> None:
+    """Streams that are closed (`>&-`) read nothing and write nowhere. In this order they get their usual numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for as long as the process lives
+
+
+def drop_output(stream: TextIO | None = None) -> None:
+    """What waits for a stream, standard output unless another is named, is forgotten, or Python tries again to write it at
+    its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
+
+
 def fail(message: str, code: int) -> int:
-    """One line on stderr, whatever the message quotes from a file."""
-    line = "".join(char if char.isprintable() else " " for char in " ".join(message.split()))
-    print(f"jaxsink: {line if len(line) <= 500 else line[:497] + '...'}", file=sys.stderr)
+    """One line on stderr, whatever the message quotes from a file; a stderr that takes nothing changes no exit code."""
+    line = "".join(map(printable, " ".join(message.split())))
+    try:
+        print(f"jaxsink: {line if len(line) <= 500 else line[:497] + '...'}", file=sys.stderr, flush=True)
+    except OSError:
+        drop_output(sys.stderr)
     return code
 
 
+def printable(char: str) -> str:
+    """A character, or how Python writes it; a byte of a file name that is no text is "\\xff"."""
+    if char.isprintable():
+        return char
+    is_byte = "\udc80" <= char <= "\udcff"  # as Python reads it
+    return f"\\x{ord(char) - 0xDC00:02x}" if is_byte else char.encode("unicode_escape").decode()
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="jaxsink", description="Attention sinks in masked diffusion and autoregressive language models, in JAX."
     )
     parser.add_argument("--version", action="version", version=f"jaxsink {__version__}")

@@ -1,6 +1,6 @@
-"""Which kind of device a command runs on, where libtpu is installed and no TPU is there (the extra `tpu`, for `plan`).
+"""Which kind of device a command runs on, where the extra `tpu` or `cuda` is installed for `plan` only.
 
-JAX would ask libtpu, and libtpu would print its own errors before JAX takes the CPU. Only the command line decides this,
+JAX would ask libtpu or CUDA, which print their own errors before JAX takes the CPU. Only the command line decides this,
 before JAX is imported; the library never touches the environment.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
+
+from jaxsink.extras import is_installed
 
 DEVICES = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "nvidiactl", "dxg", "kfd")  # in /dev: TPUs and GPUs
 GOOGLE = "0x1ae0"
@@ -21,7 +22,7 @@ def use_cpu_if_alone() -> None:
     """Set JAX_PLATFORMS=cpu where nothing else can run; what the user has set stays."""
     named = [name for name in os.environ if name.startswith(("JAX_PLATFORM", "JAX_FORCE_TPU", "TPU_"))]
     decided = "jax" in sys.modules or set(named) - SET_BY_JAX
-    if not decided and find_spec("libtpu") is not None and not has_accelerator():
+    if not decided and (is_installed("tpu") or is_installed("cuda")) and not has_accelerator():
         os.environ["JAX_PLATFORMS"] = "cpu"
 
 

@@ -18,6 +18,7 @@ EXAMPLES = """examples:
   jaxsink train 4x128x4 --out runs/dlm --data input.txt --tokenizer bpe:1024 --objective diffusion --steps 4000
   jaxsink train 4x128x4 --out runs/stories --data stories --steps 2000
   jaxsink train runs/arm/model --out runs/adapted --data input.txt --objective adaptation --steps 1000
+  jaxsink train mini-llada --out runs/lens --lens --steps 100
   jaxsink train ./llama --out runs/tuned --data train.jsonl --template '{question} {answer}' --lora 8 --steps 100
 
 Running the same command again continues the run, whatever ended it, and gives the same weights as an uninterrupted run.
@@ -52,6 +53,13 @@ def add_parser(commands: Commands) -> None:
     )
     running.add_argument(
         "--tensorboard", action="store_true", default=None, help="also write DIR/tensorboard (an extra)"
+    )
+    running.add_argument(
+        "--lens",
+        action="store_true",
+        default=None,
+        help="leave MODEL as it is, and fit a tuned lens to it: DIR gets lens.safetensors for record.lens(tuned=...); "
+        "takes --steps (default: 250), --batch, --learning-rate, --seed and data",
     )
     running.add_argument("--json", action="store_true", help="print the figures as JSON")
 
@@ -119,8 +127,15 @@ def run(args: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(args).items() if value is not None and name not in NOT_PASSED}
     with resumable(args.out, "steps so far", interrupts=True) as is_stopped:
         result = jaxsink.train(args.model, args.out, is_stopped=is_stopped, **given)
-    print(json.dumps(result) if args.json else summary(Path(args.out), result))
+    show = lens_summary if args.lens else summary
+    print(json.dumps(result) if args.json else show(Path(args.out), result))
     return 0
+
+
+def lens_summary(out: Path, result: JsonObject) -> str:
+    pairs = zip(result["kl_before"], result["kl"], strict=True)
+    by_layer = ", ".join(f"{before:.2f} to {after:.2f}" for before, after in pairs)
+    return f"{out / 'lens.safetensors'}: KL to the last layer, layer by layer, from {by_layer} nats on held-out data."
 
 
 def summary(out: Path, result: JsonObject) -> str:

@@ -67,7 +67,8 @@ def evaluate(job: Evaluation, folder: Path, is_stopped: IsStopped = never) -> No
         run.lines(RESULTS) as results,
         run.lines(SPEED) as speed,
     ):
-        ask_all(job, results.append, speed.append, read_results(folder), is_stopped)
+        done = read_results(folder, [str(one) for one in job.conditions])
+        ask_all(job, results.append, speed.append, done, is_stopped)
 
 
 def ask_all(
@@ -88,7 +89,7 @@ def ask_all(
             begun = time.monotonic()
             rate = f", {asked / (begun - start):.3g} questions/s" if asked else ""
             size = f"{len(batch.filled)} sequences of {batch.width} + {cost} tokens"
-            begin(f"{asked:.4g} of {total:.4g} questions{rate}, {size}")
+            begin(f"{asked:.0f} of {total:.0f} questions{rate}, {size}")
             tokens = ask(job, batch, keep, is_stopped)
             seconds = round(time.monotonic() - begun, 3)
             questions = len(batch.asked) / turns

@@ -14,13 +14,16 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from jaxsink.checkpoints.gcs import local
 from jaxsink.checkpoints.load import describe, describe_foreign, load, sampler_for
 from jaxsink.checkpoints.storage import MANIFEST, Reader
+from jaxsink.checks import at_least, check_fields
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError, check_keywords
 from jaxsink.evals import engine
 from jaxsink.evals.conditions import Condition, check_conditions, conditions
 from jaxsink.evals.engine import Evaluation
-from jaxsink.evals.results import KIND
+from jaxsink.evals.results import read_evaluation
 from jaxsink.evals.settings import EvalSetting, get_setting
 from jaxsink.evals.summary import summarise
 from jaxsink.evals.tables import write_tables
@@ -28,7 +31,7 @@ from jaxsink.nn.config import ModelConfig
 from jaxsink.parallel.mesh import choose_devices, mesh_from
 from jaxsink.planner.here import find_place
 from jaxsink.planner.workload import exam_workload
-from jaxsink.runs.run import read_manifest
+from jaxsink.runs.files import user_path
 from jaxsink.runs.stopping import IsStopped, never
 from jaxsink.sandbox.levels import Level
 from jaxsink.sandbox.levels import describe as describe_sandbox
@@ -49,9 +52,14 @@ from jaxsink.tasks.exam import (
 )
 from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
 from jaxsink.text.tokenizer import Tokenizer
-from jaxsink.zoo.resolve import NAMES, resolve
+from jaxsink.zoo.resolve import resolve, usual_dtype
 
 PathLike = str | os.PathLike[str]
+RANGES = {
+    **dict.fromkeys(("limit", "subset", "canvases", "rows", "devices"), at_least(1)),
+    **dict.fromkeys(("k", "subset_seed", "mask_id"), at_least(0)),
+    "window": at_least(2),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +93,9 @@ class Options:
     mask_id: int | None = None
     ignore_settings: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        check_fields(self, "evaluate", RANGES)
+
     @property
     def reading(self) -> dict[str, Any]:
         return {"mask_id": self.mask_id, "ignore_settings": self.ignore_settings}
@@ -96,8 +107,9 @@ class Options:
         return conditions(self.k, self.select, self.rank_on, self.rule, self.mask_rows, eps)
 
 
+@checked()
 def evaluate(
-    model: str,
+    model: PathLike,
     setting: str,
     out: PathLike,
     *,
@@ -108,20 +120,27 @@ def evaluate(
 ) -> dict[str, Any]:
     """Ask a model the questions of a setting under all conditions, and sum up; goes on with what is in `out`.
 
-    model      a built-in name, a checkpoint or a hub id
-    setting    a name such as "llada-8b-instruct/gsm8k/study", "task" for the built-in word problems, or "text" for
-               the windows of a text
-    summary    only sum up what is there
-    say        is told what is about to run
-    options    see `Options`
+    Args:
+        model: a built-in name, a checkpoint or a hub id
+        setting: a name such as "llada-8b-instruct/gsm8k/study", "task" for the built-in word problems, or
+            "text" for the windows of a text
+        summary: only sum up what is there
+        say: is told what is about to run
+        **options: see `Options`
+
+    Examples:
+        >>> results = jaxsink.evaluate("mini-llada", "task", "runs/two", limit=2, k=(0,))
+        >>> results["conditions"][0]["condition"]
+        'K = 0'
     """
-    if summary:
-        return sum_up(Path(out), setting, tokenizer_of(model, setting))
     check_keywords("evaluate", options, (field.name for field in fields(Options)))
     chosen = Options(**options)
+    model, folder = os.fspath(model), local(out, "--out")
+    if summary:
+        return sum_up(folder, setting, tokenizer_of(model, setting))
     job = prepare(model, setting, chosen, say)
-    engine.evaluate(job, Path(out), is_stopped)
-    return sum_up(Path(out), setting, job.exam.tokenizer)
+    engine.evaluate(job, folder, is_stopped)
+    return sum_up(folder, setting, job.exam.tokenizer)
 
 
 def prepare(model: str, setting: str, options: Options, say: Callable[[str], object]) -> Evaluation:
@@ -139,18 +158,17 @@ def prepare(model: str, setting: str, options: Options, say: Callable[[str], obj
     exam = choose_exam(model, setting, config, options)
     exam = gold_exam(exam, options.canvases) if options.gold or setting == TEXT else exam
     check_conditions(wanted, config, exam.sampler, [len(question.prompt) for question in exam.questions])
-    dtype = options.dtype or ("float32" if model in NAMES else None)  # built-in ones are small
-    work = exam_workload(exam, config, wanted, options.eps, dtype or stored_dtype(model))
+    work = exam_workload(exam, config, wanted, options.eps, options.dtype or loaded_dtype(model))
     found = jax.devices() if mesh is None else list(mesh.devices.flatten())
     place = find_place(work, found, options.rows, mesh, devices)
     say(place.describe(work))
-    loaded = load(model, dtype=dtype, mesh=place.mesh, **options.reading)
+    loaded = load(model, dtype=options.dtype, mesh=place.mesh, **options.reading)
     return Evaluation(loaded, exam, wanted, options.seed, options.eps, place.rows, place.devices, options.shard)
 
 
 def sum_up(out: Path, setting: str, tokenizer: Tokenizer) -> dict[str, Any]:
     """The results so far; results.json and the tables are written anew."""
-    name = read_manifest(out, KIND)["exam"]["name"]
+    name = read_evaluation(out)["exam"]["name"]
     if name != setting:
         raise JaxsinkError(f"{out} holds an evaluation of {name}, not of {setting}; name that setting.")
     results = summarise(out, tokenizer.token)
@@ -194,7 +212,7 @@ def choose_exam(model: str, setting: str, config: ModelConfig, options: Options)
     tokenizer = Tokenizer.load(model)
     if setting == TEXT:
         assert options.text is not None
-        return text_exam(Path(options.text), options.window, tokenizer, config, chosen)
+        return text_exam(user_path(options.text), options.window, tokenizer, config, chosen)
     known = get_setting(setting)
     examples, train = benchmark_questions(known, options.data_file, options.train_file, options.data_dir)
     asked = [examples[number] for number in chosen(len(examples))]
@@ -219,7 +237,9 @@ def tokenizer_of(model: str, setting: str) -> Tokenizer:
     return Tokenizer.load(model)
 
 
-def stored_dtype(model: str) -> str:
-    """Of a checkpoint's weights."""
+def loaded_dtype(model: str) -> str:
+    """Of a checkpoint's weights, if no type is asked for."""
     path = resolve(model)
+    if usual := usual_dtype(path):
+        return usual
     return Reader(path).dtype if (path / MANIFEST).is_file() else describe_foreign(path)[1] or "float32"

@@ -21,6 +21,11 @@ POINTS = (0, 1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)  # per cent 
 _LLADA_GSM8K = (1489, 1493, 1499, 1503, 1508, 1513, 1519, 1524, 1530, 1536, 1544, 1558, 1570, 1597, 1654)
 _FAST_DLLM_GSM8K = (60, 64, 70, 74, 79, 84, 90, 95, 101, 107, 115, 129, 141, 168, 225)
 _LLADA_HUMANEVAL = (57, 61, 76, 91, 106, 120, 132, 140, 158, 174, 190, 250, 293, 336, 413)
+_LLADA2_GSM8K = (74, 77, 83, 87, 92, 98, 103, 108, 114, 120, 128, 142, 155, 181, 238)
+_LLADA2_HUMANEVAL = (78, 82, 97, 112, 127, 141, 153, 161, 179, 195, 211, 271, 314, 357, 434)
+_SDAR_GSM8K = (51, 54, 60, 64, 69, 75, 80, 85, 91, 97, 105, 119, 132, 158, 215)
+_SDAR_HUMANEVAL = (76, 80, 95, 110, 125, 139, 151, 159, 177, 193, 209, 269, 312, 355, 432)
+_NEMOTRON_GSM8K = (64, 67, 73, 77, 82, 88, 93, 98, 104, 110, 118, 132, 145, 171, 228)
 QUANTILES: dict[str, tuple[int, ...]] = {
     "llada-8b-instruct/gsm8k/study": _LLADA_GSM8K,
     "llada-8b-instruct/gsm8k/block-8": _LLADA_GSM8K,
@@ -54,12 +59,8 @@ QUANTILES: dict[str, tuple[int, ...]] = {
     "fast-dllm-v2-7b/gsm8k/published": _FAST_DLLM_GSM8K,
     "fast-dllm-v2-7b/gsm8k/parallel": _FAST_DLLM_GSM8K,
     "fast-dllm-v2-1.5b/gsm8k/published": _FAST_DLLM_GSM8K,
-    "nemotron-labs-diffusion-8b/gsm8k/published": (
-        28, 32, 38, 42, 47, 52, 58, 63, 69, 75, 83, 97, 109, 136, 193,
-    ),
-    "nemotron-labs-diffusion-8b/gsm8k/speculation": (
-        28, 32, 38, 42, 47, 52, 58, 63, 69, 75, 83, 97, 109, 136, 193,
-    ),
+    "nemotron-labs-diffusion-8b/gsm8k/published": _NEMOTRON_GSM8K,
+    "nemotron-labs-diffusion-8b/gsm8k/speculation": _NEMOTRON_GSM8K,
     "qwen3-0.6b-diffusion-bd3lm/gsm8k/published": (
         37, 41, 47, 51, 56, 61, 67, 72, 78, 84, 92, 106, 118, 145, 202,
     ),
@@ -72,6 +73,23 @@ QUANTILES: dict[str, tuple[int, ...]] = {
     "qwen3-0.6b-diffusion-bd3lm/humaneval/published": (
         120, 128, 158, 188, 218, 246, 270, 286, 322, 354, 386, 506, 592, 678, 832,
     ),
+    "llada-1.5/gsm8k/published": _LLADA_GSM8K,
+    "llada-1.5/humaneval/published": _LLADA_HUMANEVAL,
+    "dream-7b-base/gsm8k/published": (
+        1128, 1132, 1138, 1142, 1147, 1152, 1158, 1163, 1169, 1175, 1183, 1197, 1209, 1236, 1293,
+    ),
+    "dream-7b-base/humaneval/published": (
+        40, 44, 58, 74, 89, 102, 114, 122, 140, 157, 172, 232, 275, 319, 395,
+    ),
+    "llada-moe-7b-a1b-instruct/gsm8k/dinfer": (
+        1460, 1464, 1470, 1474, 1479, 1484, 1490, 1495, 1501, 1507, 1515, 1529, 1541, 1568, 1625,
+    ),
+    "llada2.0-mini/gsm8k/published": _LLADA2_GSM8K,
+    "llada2.0-flash/gsm8k/published": _LLADA2_GSM8K,
+    "llada2.0-mini/humaneval/published": _LLADA2_HUMANEVAL,
+    "llada2.0-flash/humaneval/published": _LLADA2_HUMANEVAL,
+    **{f"sdar-{size}-chat/gsm8k/published": _SDAR_GSM8K for size in ("1.7b", "4b", "8b", "30b-a3b")},
+    **{f"sdar-{size}-chat/humaneval/published": _SDAR_HUMANEVAL for size in ("1.7b", "4b", "8b", "30b-a3b")},
 }  # fmt: skip
 
 

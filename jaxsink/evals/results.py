@@ -8,7 +8,7 @@ DIR/results.json          the summary
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsink.checkpoints.formats import JsonObject
-from jaxsink.checks import at_least, check_value
+from jaxsink.checks import ANY, Range, at_least, check_value, shown
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Condition
 from jaxsink.nn.fingerprint import fingerprint
@@ -25,6 +25,7 @@ from jaxsink.nn.quantization import weights_dtype
 from jaxsink.nn.transformer import Model
 from jaxsink.runs.lines import Line, read_lines
 from jaxsink.runs.run import MANIFEST, read_manifest
+from jaxsink.sandbox.levels import Level
 from jaxsink.tasks.exam import Exam, Question
 
 KIND = "evaluation"
@@ -33,17 +34,51 @@ Key = tuple[int, str]
 """(index of the question, text of the condition)"""
 Result = dict[str, Any]
 """A line of the results."""
-NEEDED: dict[str, Any] = {"index": int, "condition": str}
-KINDS: dict[str, Any] = {  # of what else a line may hold
-    "cluster": str,
-    "correct": bool,
-    "strict": bool,
-    "flexible": bool,
-    "text": str | None,
-    "tokens": int,
+COUNT = at_least(0, 1 << 53)
+Kinds = Mapping[str, tuple[Any, Range]]
+"""What stands under a name, and between which numbers."""
+NEEDED: Kinds = {"index": (int, COUNT), "condition": (str, ANY)}
+LIKELIHOODS: Kinds = {
+    "log_prob": (float, Range(-1e12, 1e12)),
+    "kl": (float, Range(-1e12, 1e12)),
+    "tokens": (int, COUNT),
 }
-MANIFEST_KINDS: dict[str, Any] = {"exam": dict, "model": dict, "conditions": dict, "eps": float | None, "seed": int}
-EXAM_KINDS: dict[str, Any] = {"name": str, "questions": int, "setting": dict}
+KINDS: Kinds = {  # of what else a line may hold
+    **LIKELIHOODS,
+    **dict.fromkeys(("task_id", "cluster", "found"), (str, ANY)),
+    **dict.fromkeys(("correct", "strict", "flexible", "empty"), (bool, ANY)),
+    "sandbox": (Level, ANY),
+    "text": (str | None, ANY),
+    "steps": (int, COUNT),
+    "unfinished": (bool | None, ANY),
+    "zlib": (float | None, at_least(0, 1e6)),
+    "repeated": (float, at_least(0, 1)),
+    "sinks": (dict, ANY),
+    "t": (dict, ANY),
+}
+SINK_KINDS: Kinds = {
+    **dict.fromkeys(("maps", "total", "first"), (int, COUNT)),
+    "layers": (Sequence[int], COUNT),
+    **dict.fromkeys(("tokens", "places"), (dict[str, int], COUNT)),
+}
+SPEED_KINDS: Kinds = {
+    "first": (bool, ANY),
+    "seconds": (float, at_least(0, 1e9)),
+    "questions": (float, COUNT),
+    "tokens": (int, COUNT),
+}
+MANIFEST_KINDS: Kinds = {
+    **dict.fromkeys(("exam", "model", "conditions"), (dict, ANY)),
+    "eps": (float | None, at_least(0)),
+    "seed": (int, ANY),
+    "reported": (float | None, at_least(0, 100)),
+}
+EXAM_KINDS: Kinds = {
+    **dict.fromkeys(("name", "benchmark"), (str, ANY)),
+    "questions": (int, COUNT),
+    "setting": (dict, ANY),
+}
+CONDITION_KINDS: Kinds = {"k": (int | float | None, at_least(0)), "select": (str | None, ANY)}
 
 
 def identity(
@@ -77,12 +112,17 @@ def likelihood(log_prob: Float[np.ndarray, " N"], divergence: Float[np.ndarray, 
     return found if divergence is None else {**found, "kl": float(divergence.mean())}
 
 
-def read_results(folder: Path) -> dict[Key, Result]:
-    """Every answer once, by question and condition, in that order; two that differ are named."""
+def read_results(folder: Path, conditions: Collection[str] | None = None) -> dict[Key, Result]:
+    """Every answer once, by question and condition, in that order; two that differ are named.
+
+    conditions: those that there can be.
+    """
     found: dict[Key, Line] = {}
     for line in read_lines(folder, RESULTS):
         check_line(line)
         key = (line.value["index"], line.value["condition"])
+        if conditions is not None and key[1] not in conditions:
+            raise JaxsinkError(f"{line}: condition is {shown(key[1])}, which the {MANIFEST} of this run does not have.")
         before = found.setdefault(key, line)
         if before is not line and (before.value != line.value or before.file == line.file):
             raise JaxsinkError(
@@ -92,19 +132,41 @@ def read_results(folder: Path) -> dict[Key, Result]:
 
 
 def check_line(line: Line) -> None:
-    """Every field is of its kind."""
-    for name, kind in NEEDED.items():
-        check_value(f"{line}: {name}", line.value.get(name), kind, at_least(0))
-    for name, kind in KINDS.items():
-        if name in line.value:
-            check_value(f"{line}: {name}", line.value[name], kind)
+    """Every field is of its kind, and between its numbers."""
+    check_kinds(line, line.value, NEEDED, needed=True)
+    check_kinds(line, line.value, KINDS)
+    if "sinks" in line.value:
+        check_kinds(f"{line}: sinks", line.value["sinks"], SINK_KINDS, needed=True)
+    for share, figures in line.value.get("t", {}).items():
+        check_kinds(f"{line}: t {share}", check_value(f"{line}: t {share}", figures, dict), LIKELIHOODS)
+
+
+def read_speed(folder: Path) -> list[Result]:
+    """How long each batch took."""
+    lines = list(read_lines(folder, SPEED))
+    for line in lines:
+        check_kinds(line, line.value, SPEED_KINDS, needed=True)
+    return [line.value for line in lines]
 
 
 def read_evaluation(folder: Path) -> JsonObject:
     """The manifest of an evaluation; every field that figures are made of is of its kind."""
     manifest = read_manifest(folder, KIND)
-    for name, kind in MANIFEST_KINDS.items():
-        check_value(f"{folder / MANIFEST}: {name}", manifest.get(name), kind)
-    for name, kind in EXAM_KINDS.items():
-        check_value(f"{folder / MANIFEST}: exam {name}", manifest["exam"].get(name), kind, at_least(0))
+    check_kinds(folder / MANIFEST, manifest, MANIFEST_KINDS, needed=True)
+    check_kinds(f"{folder / MANIFEST}: exam", manifest["exam"], EXAM_KINDS, needed=True)
+    check_kinds(f"{folder / MANIFEST}: exam", manifest["exam"], {"gold": (bool, ANY)})
+    check_kinds(f"{folder / MANIFEST}: exam setting", manifest["exam"]["setting"], {"model": (str, ANY)})
+    check_kinds(f"{folder / MANIFEST}: model", manifest["model"], {"family": (str, ANY)}, needed=True)
+    if not manifest["conditions"]:
+        raise JaxsinkError(f"{folder / MANIFEST}: conditions must be one or more, and there is none.")
+    for name, about in manifest["conditions"].items():
+        where = f"{folder / MANIFEST}: conditions {shown(name)}"
+        check_kinds(where, check_value(where, about, dict), CONDITION_KINDS, needed=True)
     return manifest
+
+
+def check_kinds(where: object, values: Mapping[str, Any], kinds: Kinds, needed: bool = False) -> None:
+    """needed: what is missing is wrong, unless it may be None."""
+    for name, (kind, allowed) in kinds.items():
+        if needed or name in values:
+            check_value(f"{where}: {name}", values.get(name), kind, allowed)

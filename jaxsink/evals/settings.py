@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, near
 from jaxsink.evals.paper import TABLE1
 from jaxsink.sandbox.programs import Form
 from jaxsink.tasks.benchmarks import Benchmark
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from jaxsink.sampling.base import Sampler
 
 Option = int | float | bool | str | None
-DECODERS = {
+Decoder = Literal[
+    "llada", "dream", "autoregressive", "nemotron", "speculative", "mdlm", "bd3lm", "fast_dllm", "llada2", "sdar"
+]
+DECODERS: Mapping[Decoder, str] = {
     "llada": "LLaDASampler",
     "dream": "DreamSampler",
     "autoregressive": "ARSampler",
@@ -36,6 +39,8 @@ DECODERS = {
     "mdlm": "MDLMSampler",
     "bd3lm": "BD3LMSampler",
     "fast_dllm": "FastDLLMv2Sampler",
+    "llada2": "LLaDA2Sampler",
+    "sdar": "SDARSampler",
 }
 
 
@@ -75,7 +80,7 @@ class EvalSetting:
     basis: str
     template: str | None
     question: str
-    decoder: Literal["llada", "dream", "autoregressive", "nemotron", "speculative", "mdlm", "bd3lm", "fast_dllm"]
+    decoder: Decoder
     options: tuple[tuple[str, Option], ...]
     preface: str = ""
     opening: str = ""
@@ -145,9 +150,21 @@ def _fast_dllm(length: int, small_block: int, threshold: float) -> tuple[tuple[s
     return tuple(options.items())
 
 
+def _dream_base(length: int, temperature: float) -> tuple[tuple[str, Option], ...]:
+    return tuple({**dict(_dream(length)), "temperature": temperature, "top_p": 0.95}.items())
+
+
 _COMPLETE_FUNCTION = "Here is the completed function:\n```python\n{question}\n"
 _SOLVE = "Write a solution to the following problem and make sure that it passes the tests:\n"
 _LM_EVAL_QUESTION = "Question: {question}\nAnswer:"
+_BOXED = "{question}\nPlease reason step by step, and put your final answer within \\boxed{}."  # OpenCompass, zero-shot
+_NEMOTRON_QUESTION = (
+    "Solve the following math problem. Put the final numerical answer inside \\boxed{} at the very end.\n\n{question}"
+)
+_IMPLEMENT = (
+    "Read the following function signature and docstring, and fully implement the function described. Your response should "
+    "only contain the code for this function.\n{question}"
+)
 _LM_EVAL_STOPS = ("Question:", "</s>", "<|im_end|>")
 _THINK_FIRST = (
     "You should first think about the reasoning process in the mind and then provide the user with the answer. The "
@@ -199,12 +216,11 @@ _NEMOTRON_GSM8K = EvalSetting(
     name="nemotron-labs-diffusion-8b/gsm8k/published",
     model="Nemotron-Labs-Diffusion-8B",
     benchmark="gsm8k",
-    basis="Nvidia's public script: blocks of 8, threshold 0.9, 512 tokens, greedy; our choice: lm-eval's question, as text",
-    template=None,
-    question=_LM_EVAL_QUESTION,
+    basis="Nvidia's public script: its question, zero-shot chat, blocks of 8, threshold 0.9, 512 tokens, greedy",
+    template="nemotron",
+    question=_NEMOTRON_QUESTION,
     decoder="nemotron",
     options=(("max_new_tokens", 512), ("block_length", 8), ("threshold", 0.9)),
-    stops=_LM_EVAL_STOPS,
 )
 _A2D_GSM8K = EvalSetting(
     name="qwen3-0.6b-diffusion-bd3lm/gsm8k/published",
@@ -230,6 +246,53 @@ _FAST_DLLM_GSM8K = EvalSetting(
     options=_fast_dllm(2048, 32, 1.0),
     stops=_LM_EVAL_STOPS,
 )
+_LLADA2_GSM8K = EvalSetting(
+    name="llada2.0-mini/gsm8k/published",
+    model="LLaDA2.0-mini",
+    benchmark="gsm8k",
+    basis="LLaDA2.0's report: temperature 0, blocks of 32, threshold 0.95; our choice: OpenCompass's zero-shot question, "
+    "and 2048 tokens, as in dInfer's example",
+    template="llada2",
+    question=_BOXED,
+    decoder="llada2",
+    options=(("gen_length", 2048), ("block_length", 32), ("steps", 32), ("threshold", 0.95), ("eos_early_stop", True)),
+    reported=94.24,
+)
+_LLADA2_HUMANEVAL = replace(
+    _LLADA2_GSM8K,
+    name="llada2.0-mini/humaneval/published",
+    benchmark="humaneval",
+    basis="LLaDA2.0's report: temperature 0, blocks of 32, threshold 0.95; our choice: OpenCompass's question, and 2048 "
+    "tokens, as in dInfer's example",
+    question=_LLADA_HUMANEVAL.question,
+    form="chat",
+    reported=86.59,
+)
+_SDAR_GSM8K = EvalSetting(
+    name="sdar-1.7b-chat/gsm8k/published",
+    model="SDAR-1.7B-Chat",
+    benchmark="gsm8k",
+    basis="SDAR's evaluation: OpenCompass's zero-shot chat question, greedy, blocks of 4 in 4 steps, 4096 tokens; ours: "
+    "Qwen3's template",
+    template="qwen3",
+    question=_BOXED,
+    decoder="sdar",
+    options=(("gen_length", 4096), ("steps_per_block", 4), ("threshold", None), ("stop_at_eos", True)),
+)
+_SDAR_HUMANEVAL = replace(
+    _SDAR_GSM8K,
+    name="sdar-1.7b-chat/humaneval/published",
+    benchmark="humaneval",
+    basis="SDAR's evaluation: OpenCompass's question, greedy, blocks of 4 in 4 steps, 4096 tokens; ours: Qwen3's template",
+    question=_IMPLEMENT,
+    form="chat",
+)
+_SDAR_SCORES = {  # GSM8K, HumanEval: Table 1 of the project's page
+    "SDAR-1.7B-Chat": (80.1, 61.6),
+    "SDAR-4B-Chat": (89.9, 72.0),
+    "SDAR-8B-Chat": (91.3, 78.7),
+    "SDAR-30B-A3B-Chat": (91.4, 87.2),
+}
 _ALL = (
     _LLADA_GSM8K,
     replace(
@@ -253,6 +316,22 @@ _ALL = (
         basis="LLaDA's own evaluation: 512 tokens in one block, no end token",
         options=_llada(512, 512, logits_eos_inf=True),
         reported=49.4,
+    ),
+    replace(
+        _LLADA_GSM8K,
+        name="llada-1.5/gsm8k/published",
+        model="LLaDA-1.5",
+        basis="LLaDA's own evaluation: 4-shot chat, 256 tokens, block 16, end tokens committed last",
+        options=_llada(256, 16, confidence_eos_eot_inf=True),
+        reported=83.8,
+    ),
+    replace(
+        _LLADA_HUMANEVAL,
+        name="llada-1.5/humaneval/published",
+        model="LLaDA-1.5",
+        basis="LLaDA's own evaluation: zero-shot chat, 512 tokens, block 32, end tokens committed last",
+        options=_llada(512, 32, confidence_eos_eot_inf=True),
+        reported=52.4,
     ),
     EvalSetting(
         name="dream-7b-instruct/gsm8k/study",
@@ -280,6 +359,34 @@ _ALL = (
         stops=HUMANEVAL_STOPS,
         form="opened block",
         reported=float(TABLE1["dream-7b-instruct/humaneval/study"][0]),
+    ),
+    EvalSetting(
+        name="dream-7b-base/gsm8k/published",
+        model="Dream-7B-Base",
+        benchmark="gsm8k",
+        basis="Dream's own script: lm-eval's gsm8k_cot, 8 shots, 256 tokens in 256 steps, greedy; ours: the shots are the "
+        "first 8 training questions, and no first token",
+        template=None,
+        question="Q: {question}\nA:",
+        decoder="dream",
+        options=_dream_base(256, 0.0),
+        shots=Shots(indices=tuple(range(8)), wording="the answer is"),
+        stops=("Q:", "</s>", "<|im_end|>"),
+        wording="the answer is",
+        reported=77.2,
+    ),
+    EvalSetting(
+        name="dream-7b-base/humaneval/published",
+        model="Dream-7B-Base",
+        benchmark="humaneval",
+        basis="Dream's own script: lm-eval's humaneval, zero-shot, 512 tokens in 512 steps, temperature 0.2; ours: "
+        "lm-eval's stops for Dream's postprocessing, and no first token",
+        template=None,
+        question="{question}",
+        decoder="dream",
+        options=_dream_base(512, 0.2),
+        stops=HUMANEVAL_STOPS,
+        reported=57.9,
     ),
     EvalSetting(
         name="mmada-8b-mixcot/gsm8k/study",
@@ -347,7 +454,7 @@ _ALL = (
     replace(
         _NEMOTRON_GSM8K,
         name="nemotron-labs-diffusion-8b/gsm8k/speculation",
-        basis="Nvidia's public script: linear speculation, blocks of 32, 512 tokens; ours: lm-eval's question, as text",
+        basis="Nvidia's public script: its question, zero-shot chat, linear speculation, blocks of 32, 512 tokens",
         decoder="speculative",
         options=(("max_new_tokens", 512), ("block_length", 32), ("threshold", 0.0)),
     ),
@@ -382,6 +489,29 @@ _ALL = (
         options=_fast_dllm(2048, 32, 0.9),
     ),
     replace(_FAST_DLLM_GSM8K, name="fast-dllm-v2-1.5b/gsm8k/published", model="Fast-dLLM-v2-1.5B"),
+    EvalSetting(
+        name="llada-moe-7b-a1b-instruct/gsm8k/dinfer",
+        model="LLaDA-MoE-7B-A1B-Instruct",
+        benchmark="gsm8k",
+        basis="dInfer's evaluation script: 4 shots in one chat turn, 1024 tokens, blocks of 64, threshold 0.76; ours: "
+        "without its smoothing of steps, and without its cache",
+        template="llada2",
+        question="Question: {question}\nPlease reason step by step\nAnswer:",
+        decoder="llada",
+        options=(*_llada(1024, 64), ("threshold", 0.76)),
+        shots=replace(_LLADA_GSM8K.shots, turns=False),
+        stops=_LM_EVAL_STOPS,
+        wording="the answer is",
+    ),
+    _LLADA2_GSM8K,
+    _LLADA2_HUMANEVAL,
+    replace(_LLADA2_GSM8K, name="llada2.0-flash/gsm8k/published", model="LLaDA2.0-flash", reported=96.06),
+    replace(_LLADA2_HUMANEVAL, name="llada2.0-flash/humaneval/published", model="LLaDA2.0-flash", reported=94.51),
+    *(
+        replace(base, name=f"{model.lower()}/{base.benchmark}/published", model=model, reported=score)
+        for model, scores in _SDAR_SCORES.items()
+        for base, score in zip((_SDAR_GSM8K, _SDAR_HUMANEVAL), scores, strict=True)
+    ),
 )
 SETTINGS: Mapping[str, EvalSetting] = {setting.name: setting for setting in _ALL}
 
@@ -389,5 +519,6 @@ SETTINGS: Mapping[str, EvalSetting] = {setting.name: setting for setting in _ALL
 def get_setting(name: str) -> EvalSetting:
     """The setting of that name."""
     if name not in SETTINGS:
-        raise JaxsinkError(f"unknown evaluation setting {name!r}; choose one of {', '.join(SETTINGS)}.")
+        hint = near(name, SETTINGS, 3) or "`jaxsink models` lists all"
+        raise JaxsinkError(f"unknown evaluation setting {name!r}; {hint}.")
     return SETTINGS[name]

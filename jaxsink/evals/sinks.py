@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxsink.recording.recorders import Recorder, Tap, received
+from jaxsink.nn.recorder import Recorder
+from jaxsink.nn.taps import Tap
+from jaxsink.recording.attention import received
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.generation import Generation
 from jaxsink.sinks.rules import Threshold

@@ -13,10 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from jaxsink.checks import NAN_TOO, Range, at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 
 CHUNK = 2**22  # numbers held at a time, about; results do not depend on it
 EXACT_FLIPS = 12  # up to so many prompts all sign flips are tried
+INSIDE = Range(0, 1, frozenset({0, 1}))
 
 
 Clusters = Sequence[str] | np.ndarray
@@ -24,7 +27,13 @@ Clusters = Sequence[str] | np.ndarray
 
 
 class Interval(NamedTuple):
-    """A value and its confidence limits: floats, or arrays of one shape."""
+    """A value and its confidence limits: floats, or arrays of one shape.
+
+    Examples:
+        >>> found = jaxsink.stats.wilson(42, 50)
+        >>> round(found.estimate, 2), round(found.low, 2), round(found.high, 2)
+        (0.84, 0.71, 0.92)
+    """
 
     estimate: Any
     low: Any
@@ -32,7 +41,13 @@ class Interval(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """a − b over the same prompts: the mean difference, its confidence limits, and a two-sided p-value."""
+    """a − b over the same prompts: the mean difference, its confidence limits, and a two-sided p-value.
+
+    Examples:
+        >>> found = jaxsink.stats.paired_difference([1, 1, 1, 1, 0, 1], [0, 0, 1, 0, 0, 0])
+        >>> round(found.estimate, 2), round(found.p, 3)
+        (0.67, 0.125)
+    """
 
     estimate: Any
     low: Any
@@ -41,12 +56,23 @@ class Difference(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean, its standard error, and the degrees of freedom of its t-distribution."""
+    """A mean, its standard error, and the degrees of freedom of its t-distribution.
+
+    Examples:
+        >>> found = jaxsink.stats.clustered_mean([1.0, 2.0, 3.0, 4.0])
+        >>> found.value, round(found.error, 3), found.freedom
+        (2.5, 0.645, 3.0)
+        >>> [round(end, 2) for end in found.interval()]
+        [0.45, 4.55]
+        >>> round(found.p_above(), 4), round(found.p_below(), 4), round(found.p_two_sided(), 4)
+        (0.0152, 0.9848, 0.0305)
+    """
 
     value: float
     error: float
     freedom: float
 
+    @checked(level=INSIDE)
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """(low, high)"""
         reach = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
@@ -68,13 +94,19 @@ class Estimate(NamedTuple):
 
 
 class McNemar(NamedTuple):
-    """Two conditions on the same prompts: prompts only one of them gets right, and the exact two-sided p-value."""
+    """Two conditions on the same prompts: prompts only one of them gets right, and the exact two-sided p-value.
+
+    Examples:
+        >>> jaxsink.stats.mcnemar([True, True, True, False], [False, False, True, False])
+        McNemar(only_a=2, only_b=0, p=0.5)
+    """
 
     only_a: int
     only_b: int
     p: float
 
 
+@checked(values=NAN_TOO, resamples=at_least(1), level=INSIDE, seed=at_least(0))
 def bootstrap(
     values: ArrayLike,
     statistic: Callable[..., Any] = np.mean,
@@ -82,12 +114,21 @@ def bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Percentile bootstrap over prompts, for values [N, ...].
+    """Percentile bootstrap over prompts.
 
-    statistic: f(values, axis=...), as np.mean or np.median; it gets many resamples at once, [R, N, ...] with axis=1.
+    Args:
+        values: [N, ...]
+        statistic: f(values, axis=...), as np.mean or np.median; it gets many resamples at once, [R, N, ...] with axis=1
+        resamples: how many are drawn
+        level: of the interval
+        seed: of the draws
+
+    Examples:
+        >>> found = jaxsink.stats.bootstrap([1.0, 2.0, 3.0, 4.0], np.median)
+        >>> found.estimate, found.low < found.high
+        (2.5, True)
     """
     data = _numbers("values", values)
-    _check_settings(resamples, level)
     estimate = np.asarray(statistic(data, axis=0), np.float64)
     if len(data) == 1 or estimate.size == 0:  # every resample is the sample
         return Interval(*map(_plain, (estimate, estimate, estimate)))
@@ -114,12 +155,24 @@ def bootstrap(
     return Interval(_plain(estimate), _plain(ends.low), _plain(ends.high))
 
 
+@checked(values=NAN_TOO)
 def clustered_mean(values: ArrayLike, clusters: Clusters | None = None) -> Estimate:
-    """The mean of values [N] that are drawn in clusters (problems that repeat), with a standard error that knows it.
+    """The mean of values that are drawn in clusters (problems that repeat), with a standard error that knows it.
 
-    None: each value is a cluster of its own. Values that are NaN do not count. One cluster alone has an infinite error.
+    One cluster alone has an infinite error.
+
+    Args:
+        values: [N]; those that are NaN do not count
+        clusters: the name of each value's cluster; None: each value is a cluster of its own
+
+    Examples:
+        >>> found = jaxsink.stats.clustered_mean([1.0, 1.0, 3.0, 3.0], ["a", "a", "b", "b"])
+        >>> found.value, found.freedom
+        (2.0, 1.0)
     """
     data = np.asarray(values, np.float64)
+    if data.ndim != 1:
+        raise JaxsinkError(f"clustered_mean: values must be an array of numbers [N], not of shape {data.shape}.")
     there = ~np.isnan(data)
     names = np.arange(len(data)) if clusters is None else np.asarray(clusters)
     if names.shape != data.shape:
@@ -135,10 +188,15 @@ def clustered_mean(values: ArrayLike, clusters: Clusters | None = None) -> Estim
     return Estimate(float(mean), float(error), float(count - 1))
 
 
+@checked(right=NAN_TOO)
 def clustered_share(right: ArrayLike, clusters: Clusters | None = None) -> Estimate:
     """The share of right (1) among right and wrong (0) answers that are drawn in clusters.
 
     The error counts one more right and one more wrong answer, so that all right in a few is not taken for certainty.
+
+    Examples:
+        >>> round(jaxsink.stats.clustered_share([1, 1, 1, 0]).value, 2)
+        0.75
     """
     known = _numbers("right", right)
     names = [str(n) for n in range(len(known))] if clusters is None else list(clusters)
@@ -146,11 +204,17 @@ def clustered_share(right: ArrayLike, clusters: Clusters | None = None) -> Estim
     return Estimate(float(known.mean()), more.error, more.freedom)
 
 
+@checked(a=NAN_TOO, b=NAN_TOO)
 def paired_shares(a: ArrayLike, b: ArrayLike, clusters: Clusters | None = None) -> Estimate:
     """The share of a minus the share of b, for right (1) and wrong (0) on the same problems.
 
     The error counts one more problem that only a solves and one that only b solves, so that no difference at all in a few
     problems is not taken for certainty (after Agresti and Min).
+
+    Examples:
+        >>> found = jaxsink.stats.paired_shares([1, 1, 0, 1], [0, 1, 0, 0])
+        >>> found.value, found.error > 0
+        (0.5, True)
     """
     first, second = _pair(a, b)
     if first.ndim != 1 or not np.isin([first, second], (0, 1)).all():
@@ -160,15 +224,27 @@ def paired_shares(a: ArrayLike, b: ArrayLike, clusters: Clusters | None = None) 
     return Estimate(float(gaps.mean()), known.error, known.freedom)
 
 
+@checked(successes=at_least(0), n=at_least(1), level=INSIDE)
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Wilson's score interval for an accuracy of `successes` out of `n`; it never leaves [0, 1]."""
-    _check_settings(1, level)
-    if n < 1 or not 0 <= successes <= n or int(n) != n or int(successes) != successes:
+    """Wilson's score interval for an accuracy; it never leaves [0, 1].
+
+    Args:
+        successes: right answers
+        n: answers
+        level: of the interval
+
+    Examples:
+        >>> found = jaxsink.stats.wilson(42, 50)
+        >>> round(found.estimate, 2), round(found.low, 2), round(found.high, 2)
+        (0.84, 0.71, 0.92)
+    """
+    if successes > n:
         raise JaxsinkError(f"wilson: {successes} successes out of {n} is not a count out of at least one.")
     ends = stats.binomtest(int(successes), int(n)).proportion_ci(level, method="wilson")
     return Interval(successes / n, float(ends.low), float(ends.high))
 
 
+@checked(a=NAN_TOO, b=NAN_TOO, resamples=at_least(1), level=INSIDE, seed=at_least(0))
 def paired_difference(
     a: ArrayLike, b: ArrayLike, resamples: int = 10_000, level: float = 0.95, seed: int = 0
 ) -> Difference:
@@ -176,6 +252,11 @@ def paired_difference(
 
     The interval is the bootstrap's. p is the share of sign flips of the differences whose mean is at least as far from 0:
     all of them for up to EXACT_FLIPS prompts, else `resamples` random ones and the observed one.
+
+    Examples:
+        >>> found = jaxsink.stats.paired_difference([1, 1, 1, 1, 0, 1], [0, 0, 1, 0, 0, 0])
+        >>> round(found.estimate, 2), round(found.p, 3)
+        (0.67, 0.125)
     """
     first, second = _pair(a, b)
     gaps = first - second
@@ -196,10 +277,15 @@ def paired_difference(
     return Difference(*interval, p=_plain(p))
 
 
+@checked(a=NAN_TOO, b=NAN_TOO)
 def mcnemar(a: ArrayLike, b: ArrayLike) -> McNemar:
     """McNemar's exact test: a, b bool[N] say which prompts are right under two conditions.
 
     Given how many prompts only one condition gets right, which of the two it is would be a fair coin's choice.
+
+    Examples:
+        >>> jaxsink.stats.mcnemar([True, True, True, False], [False, False, True, False])
+        McNemar(only_a=2, only_b=0, p=0.5)
     """
     first, second = _pair(a, b)
     if first.ndim != 1 or not np.isin([first, second], (0, 1)).all():
@@ -209,20 +295,31 @@ def mcnemar(a: ArrayLike, b: ArrayLike) -> McNemar:
     return McNemar(only_a, only_b, float(stats.binomtest(only_a, differ).pvalue) if differ else 1.0)
 
 
+@checked(right_a=at_least(0), n_a=at_least(1), right_b=at_least(0), n_b=at_least(1))
 def fisher(right_a: int, n_a: int, right_b: int, n_b: int) -> float:
     """Fisher's exact test, two-sided: could `right_a` out of `n_a` and `right_b` out of `n_b` have one accuracy?
 
     Given all right answers together, p is the probability of every split between the two that is no likelier than this one.
+
+    Examples:
+        >>> round(jaxsink.stats.fisher(9, 10, 2, 10), 4)
+        0.0055
     """
     for right, n in ((right_a, n_a), (right_b, n_b)):
-        if n < 1 or not 0 <= right <= n:
+        if right > n:
             raise JaxsinkError(f"fisher: {right} right out of {n} is not a count out of at least one.")
     found: Any = stats.fisher_exact([[right_a, n_a - right_a], [right_b, n_b - right_b]])
     return float(found.pvalue)
 
 
+@checked(p_values=Range(0, 1))
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction for many tests: each p as it must be read so that all tests together err with the usual chance."""
+    """Holm's correction for many tests: each p as it must be read so that all tests together err with the usual chance.
+
+    Examples:
+        >>> jaxsink.stats.holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, number in enumerate(sorted(range(len(p_values)), key=lambda n: p_values[n])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[number]))
@@ -261,10 +358,3 @@ def _pair(a: ArrayLike, b: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     if first.shape != second.shape:
         raise JaxsinkError(f"a and b must be the same prompts in the same order, not {first.shape} and {second.shape}.")
     return first, second
-
-
-def _check_settings(resamples: int, level: float) -> None:
-    if resamples < 1:
-        raise JaxsinkError(f"resamples must be at least 1, and is {resamples}.")
-    if not 0 < level < 1:
-        raise JaxsinkError(f"level must lie between 0 and 1, and is {level}.")

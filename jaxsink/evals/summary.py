@@ -17,7 +17,7 @@ from jaxsink.errors import JaxsinkError
 from jaxsink.evals.conditions import Comparison, Named, comparisons
 from jaxsink.evals.outcomes import compared_outcomes, summed_up
 from jaxsink.evals.paper import published
-from jaxsink.evals.results import SPEED, read_evaluation, read_results
+from jaxsink.evals.results import read_evaluation, read_results, read_speed
 from jaxsink.evals.sinks import frequent_tokens, pool
 from jaxsink.evals.statistics import (
     bootstrap,
@@ -30,7 +30,6 @@ from jaxsink.evals.statistics import (
 )
 from jaxsink.runs.atomic import write_json
 from jaxsink.runs.files import interpreting, read_json
-from jaxsink.runs.lines import read_lines
 
 FILE = "results.json"
 Answers = list[dict[str, Any]]  # of one condition, in order of question
@@ -83,7 +82,7 @@ def summed(folder: Path, manifest: JsonObject, name_of: Callable[[int], str]) ->
 
 def finished(folder: Path, labels: list[str]) -> tuple[dict[str, Answers], int]:
     """(answers to the questions that are complete, by condition; how many questions there are to be)."""
-    found = read_results(folder)
+    found = read_results(folder, labels)
     indices = sorted({index for index, _ in found})
     complete = [index for index in indices if all((index, label) in found for label in labels)]
     by_condition = {label: [found[index, label] for index in complete] for label in labels}
@@ -205,7 +204,7 @@ def sinks(answers: Answers, name_of: Callable[[int], str]) -> dict[str, Any]:
 
 def throughput(folder: Path) -> dict[str, Any]:
     """Speed of one process, from the batches that did not compile, if there are any."""
-    lines = [line.value for line in read_lines(folder, SPEED)]
+    lines = read_speed(folder)
     warm = [line for line in lines if not line["first"]] or lines
     seconds = sum(line["seconds"] for line in warm)
     return {

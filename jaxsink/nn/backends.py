@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int, PyTree
 
-from jaxsink.nn.recorder import Recorder
+from jaxsink.nn.recorder import Recorder, look
 from jaxsink.nn.softmax import mix, probabilities
 from jaxsink.nn.taps import Tap
 
@@ -20,7 +20,7 @@ def naive(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B Q 
     """The map of the layer in memory: B x H x Q x S numbers."""
     out, probs, extra = mix(tap)
     tap = tap.with_probs(probs, extra)
-    return out, tuple(recorder.read(tap) for recorder in recorders)
+    return out, tuple(look(recorder, tap) for recorder in recorders)
 
 
 def blocked(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B Q H D"], Unreduced]:
@@ -36,13 +36,13 @@ def blocked(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B 
         block = block_of(padded, start, size)
         out, probs, extra = mix(block)
         block = block.with_probs(probs, extra)
-        sums = tuple(jax.tree.map(jnp.add, total, r.read(block)) for total, r in zip(sums, adding, strict=True))
-        return sums, (out, tuple(r.read(block) for r in by_query), (probs, extra) if whole else None)
+        sums = tuple(jax.tree.map(jnp.add, total, look(r, block)) for total, r in zip(sums, adding, strict=True))
+        return sums, (out, tuple(look(r, block) for r in by_query), (probs, extra) if whole else None)
 
     def first_sums() -> Unreduced:
         block = block_of(padded, 0, size)
         block = block.with_probs(*probabilities(block))
-        return tuple(r.read(block) for r in adding)
+        return tuple(look(r, block) for r in adding)
 
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(first_sums))
     sums, (out, rows, maps) = lax.scan(one, zeros, jnp.arange(0, padded.q.shape[1], size))
@@ -53,7 +53,7 @@ def blocked(tap: Tap, recorders: tuple[Recorder, ...]) -> tuple[Float[Array, "B 
     full = tap if maps is None else tap.with_probs(*joined(maps, 2))
     by_sum, by_rows = iter(sums), iter(joined(rows, 2))
     values = tuple(
-        next(by_sum) if r.join == "sum" else next(by_rows) if r.join == "rows" else r.read(full) for r in recorders
+        next(by_sum) if r.join == "sum" else next(by_rows) if r.join == "rows" else look(r, full) for r in recorders
     )
     return side_by_side(out, 1, queries), values
 

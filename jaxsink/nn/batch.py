@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +13,13 @@ from jaxtyping import Bool, Float, Int, Shaped
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.display import describe
 
+if TYPE_CHECKING:
+    from jaxsink.nn.edited import StepEdit
+    from jaxsink.nn.pass_end import TunedLens
+
 MASKED, UNMASKED, PROMPT = range(3)
 KINDS = ("masked", "unmasked", "prompt")
+"""Of queries and keys: masks, tokens that were committed, and the prompt."""
 
 A = TypeVar("A", Array, np.ndarray)
 
@@ -60,6 +65,9 @@ class Batch(NamedTuple):
     time: Float[Array, " B"] | None = None  # what a model is told of the noise level; None = the share of masks
     start: Int[Array, ""] | Int[Array, " B"] | int = 0
     queries: int | None = None
+    edits: tuple[StepEdit, ...] = ()  # what is changed at the taps in this pass, see nn/edited.py
+    targets: Int[Array, "B S"] | None = None  # the tokens that a lens ranks
+    tuned: TunedLens | None = None  # what a tuned lens adds
     runs: Bool[Array, "B S"] | None = None  # tokens that write keys and values, and that recorders count; None = all
 
     @classmethod

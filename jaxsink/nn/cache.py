@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -93,11 +94,38 @@ class Slot(NamedTuple):
 
     def _scattered(self, half: Array, new: Float[Array, "B K Q D"]) -> tuple[Array, Float[Array, "B S K D"]]:
         """Each sequence from its own position on, and only the tokens that are to be written."""
-        batch, heads, queries, _ = new.shape
+        batch, _, queries, _ = new.shape
         position = jnp.broadcast_to(jnp.asarray(self.start)[..., None] + jnp.arange(queries), (batch, queries))
         if self.runs is not None:
             position = jnp.where(self.runs, position, half.shape[-2])  # out of range: not written
-        index = (jnp.arange(batch)[:, None, None], jnp.arange(heads)[:, None], position[:, None])
-        layer = () if self.layer is None else (self.layer,)
-        half = half.at[(*layer, *index)].set(new, mode="drop")
+        half = lax.platform_dependent(
+            half, new, position, tpu=partial(put_by_product, layer=self.layer), default=partial(put, layer=self.layer)
+        )
         return half, heads_first(half if self.layer is None else half[self.layer])
+
+
+def put(
+    half: Float[Array, "*L B K S D"],
+    new: Float[Array, "B K Q D"],
+    position: Int[Array, "B Q"],
+    layer: Int[Array, ""] | None,
+) -> Float[Array, "*L B K S D"]:
+    """Row by row, in place."""
+    batch, heads = new.shape[:2]
+    index = (jnp.arange(batch)[:, None, None], jnp.arange(heads)[:, None], position[:, None])
+    return half.at[(*(() if layer is None else (layer,)), *index)].set(new, mode="drop")
+
+
+def put_by_product(
+    half: Float[Array, "*L B K S D"],
+    new: Float[Array, "B K Q D"],
+    position: Int[Array, "B Q"],
+    layer: Int[Array, ""] | None,
+) -> Float[Array, "*L B K S D"]:
+    """The same where scattered rows are slow: a product with ones and zeros, which is exact, moves them to their positions,
+    and the layer is written as a whole."""
+    old = half if layer is None else lax.dynamic_index_in_dim(half, layer, keepdims=False)
+    here = position[:, :, None] == jnp.arange(old.shape[-2])
+    moved = jnp.einsum("bqs,bkqd->bksd", here.astype(new.dtype), new, precision="highest")
+    written = jnp.where(here.any(axis=1)[:, None, :, None], moved, old)
+    return written if layer is None else lax.dynamic_update_index_in_dim(half, written, layer, 0)

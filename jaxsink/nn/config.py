@@ -12,11 +12,12 @@ Axis legend, used in every annotation and docstring of the project:
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from jaxsink.checks import Range, above, at_least, built, check_fields
-from jaxsink.errors import JaxsinkError
+from jaxsink.checks import Range, above, at_least, built, check_fields, shown
+from jaxsink.errors import JaxsinkError, check_keywords
 
 LATER = (  # younger than the format: files without them stay as they were
     "dense_layers",
@@ -28,6 +29,8 @@ LATER = (  # younger than the format: files without them stay as they were
     "time_conditioning",
     "time_width",
     "uniform_noise",
+    "usual_block",
+    "writes_causally",
 )
 
 AttentionKind = Literal["bidirectional", "causal", "block_causal"]
@@ -42,12 +45,13 @@ RANGES = {  # of numbers in a configuration; a field that is not here may be any
     "mlp_width": COUNT,
     "vocab": COUNT,
     "block_length": COUNT,
-    "window": at_least(1, 1 << 31),
-    "norm_eps": at_least(0, 1),
+    "usual_block": COUNT,
+    "window": COUNT,
+    "norm_eps": above(0, 0.1),
     "dense_layers": at_least(0),
     "dense_width": COUNT,
-    "max_positions": at_least(1, 1 << 31),
-    "rope_theta": above(0, 1e18),
+    "max_positions": COUNT,
+    "rope_theta": at_least(1, 1e18),
     "rotary_dim": at_least(1, 1 << 16),
     "text_vocab": COUNT,
     "query_scale_beta": above(0, 1e9),
@@ -76,7 +80,13 @@ EXPERT_RANGES = {
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are stretched for long contexts; the fields of the other kinds stay at their defaults."""
+    """How rotary frequencies are stretched for long contexts; the fields of the other kinds stay at their defaults.
+
+    Examples:
+        >>> longer = jaxsink.RopeScaling("linear", factor=4.0)
+        >>> jaxsink.preset("llama-3.1-8b").replace(rope_scaling=longer).rope_scaling.factor
+        4.0
+    """
 
     kind: Literal["linear", "llama3", "yarn"]
     factor: float
@@ -93,7 +103,16 @@ class RopeScaling:
 
 @dataclass(frozen=True, repr=False)
 class Experts:
-    """A mixture-of-experts mlp: scores in float32, the best `per_token` of `count` experts (nn/experts.py)."""
+    """A mixture-of-experts mlp: scores in float32, the best `per_token` of `count` experts (nn/experts.py).
+
+    Examples:
+        >>> config = jaxsink.preset("qwen3-0.6b").replace(layers=2, experts=jaxsink.Experts(count=8, per_token=2))
+        >>> config.experts.per_token
+        2
+        >>> config.experts.check()  # nothing to object to
+        >>> config.experts.to_dict()
+        {'count': 8, 'per_token': 2, 'renormalise': False}
+    """
 
     count: int
     per_token: int
@@ -131,7 +150,18 @@ class Experts:
 
 @dataclass(frozen=True, repr=False)
 class ModelConfig:
-    """Static description of a model. Two models with equal configs run the same compiled program."""
+    """Static description of a model. Two models with equal configs run the same compiled program.
+
+    Examples:
+        >>> model.config.family, model.config.layers, model.config.heads
+        ('llada', 4, 4)
+        >>> model.config.replace(attention="causal").attention
+        'causal'
+        >>> model.config.is_diffusion, model.config.has_head, model.config.widest_mlp
+        (True, True, 384)
+        >>> len(model.config.segments)  # all layers are alike
+        1
+    """
 
     family: str
     layers: int
@@ -183,6 +213,9 @@ class ModelConfig:
     text_vocab: int | None = None  # MMaDA: rows from here on are image codes, never text
     uniform_noise: float = 0.0  # GIDD: the share of tokens that are random ones, not masks, at t = 1/2
 
+    writes_causally: bool = False  # Nemotron: trained to write token by token too, so ARSampler runs it causally
+    usual_block: int | None = None  # the block length of attention="block_causal", where nobody gives one
+
     def __post_init__(self) -> None:
         check_fields(self, "config", RANGES)
         if self.heads % self.kv_heads:
@@ -218,10 +251,17 @@ class ModelConfig:
                 f"config: text_vocab {self.text_vocab} is more than the vocabulary of {self.vocab} rows."
             )
         self._check_conditioning()
+        self._check_names()
+
+    def _check_names(self) -> None:
+        if not re.fullmatch(r"[\w.+-]{1,64}", self.family, re.ASCII):
+            raise JaxsinkError(f"config: family must be one word such as 'llada', not {shown(self.family)}.")
         for name in ("mask_id", "bos_id", "pad_id", "eot_id"):
             self._check_id(name, getattr(self, name))
         for eos in self.eos_ids:
             self._check_id("eos_ids", eos)
+        if self.mask_id is not None and self.mask_id in (*self.eos_ids, self.eot_id):
+            raise JaxsinkError(f"config: token {self.mask_id} cannot be the mask and the end of a text.")
 
     def _check_conditioning(self) -> None:
         if (self.time_conditioning is None) != (self.time_width is None):
@@ -244,18 +284,26 @@ class ModelConfig:
         return self.mask_id is not None and self.attention != "causal"
 
     def with_attention(self, attention: str | None, block_length: int | None = None) -> ModelConfig:
-        """The same model under another attention pattern; None = its own. Nothing else changes, `mask_id` and
-        `shift_logits` included: what the weights were trained to predict stays what it was."""
-        if attention is None:
-            if block_length not in (None, self.block_length):
-                raise JaxsinkError("block_length belongs to attention='block_causal'; give attention too.")
+        """The same model under another attention pattern; None = its own, also with blocks of another length. Nothing else
+        changes, `mask_id` and `shift_logits` included: what the weights were trained to predict stays what it was.
+
+        Examples:
+            >>> model.config.with_attention("block_causal", block_length=8).block_length
+            8
+        """
+        if attention is None and block_length is None:
             return self
+        if attention is None and self.attention != "block_causal":
+            raise JaxsinkError("block_length belongs to attention='block_causal'; give attention too.")
+        attention = attention or self.attention
         if attention not in get_args(AttentionKind):
             known = ", ".join(map(repr, get_args(AttentionKind)))
             raise JaxsinkError(f"attention must be one of {known}, or None for the model's own, not {attention!r}.")
-        if attention == "block_causal":
-            block_length = block_length or self.block_length
-        if (attention == "block_causal") != (block_length is not None) or (block_length or 1) < 1:
+        if attention == "block_causal" and block_length is None:
+            block_length = self.block_length or self.usual_block
+        if (attention == "block_causal") != (block_length is not None) or (
+            block_length is not None and block_length < 1
+        ):
             raise JaxsinkError("block_length belongs to attention='block_causal', and is needed there, 1 or more.")
         return self.replace(attention=attention, block_length=block_length)
 
@@ -289,6 +337,13 @@ class ModelConfig:
         return not self.tied
 
     def replace(self, **changes: Any) -> ModelConfig:
+        """The same with other values in some fields.
+
+        Examples:
+            >>> model.config.replace(layers=2).layers
+            2
+        """
+        check_keywords("ModelConfig.replace", changes, (field.name for field in dataclasses.fields(self)))
         return dataclasses.replace(self, **changes)
 
     def __repr__(self) -> str:
@@ -298,11 +353,21 @@ class ModelConfig:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy; `from_dict` reads it back. Fields of `LATER` are left out where they say nothing."""
+        """A JSON-ready copy; `from_dict` reads it back. Fields of `LATER` are left out where they say nothing.
+
+        Examples:
+            >>> model.config.to_dict()["family"]
+            'llada'
+        """
         values = {key: value for key, value in dataclasses.asdict(self).items() if value or key not in LATER}
         return values if self.experts is None else values | {"experts": self.experts.to_dict()}
 
     @classmethod
     def from_dict(cls, values: object) -> ModelConfig:
-        """What `to_dict` wrote, checked before anything is made of it."""
+        """What `to_dict` wrote, checked before anything is made of it.
+
+        Examples:
+            >>> jaxsink.ModelConfig.from_dict(model.config.to_dict()) == model.config
+            True
+        """
         return built(cls, values, "config")

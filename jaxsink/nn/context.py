@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int, Shaped
 
 from jaxsink.nn.batch import Batch, Execution, Keys, token_positions
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.recorder import Recorder
 from jaxsink.nn.rope import RopeTable
+
+if TYPE_CHECKING:
+    from jaxsink.nn.edited import StepEdit
+    from jaxsink.nn.pass_end import TunedLens
 
 STATIC = {"static": True}  # fields that are part of the program, not of its arguments
 OnQueries = Callable[[Array, int], Array]  # (array, its query axis) -> array
@@ -78,6 +82,11 @@ class Visibility:
             seen = seen & self.custom[:, None]
         return seen
 
+    def first_keys(self, length: int) -> Visibility:
+        """The first `length` keys only."""
+        custom = None if self.custom is None else self.custom[..., :length]
+        return replace(self, real=self.real[:, :length], token_position=self.token_position[:, :length], custom=custom)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -93,6 +102,10 @@ class LayerContext:
     drop: Bool[Array, "B H S"] | Float32[Array, "B H S"] | None = None  # keys to hide, or factors on attention
     outputs: Int[Array, "B W"] | None = None  # the queries that go on after attention; None = all
     condition: Float[Array, "#B C"] | None = None  # the vector of the noise level, see nn/conditioning.py
+    window: Int[Array, "B W"] | None = None  # the queries whose logits are read; None = all
+    targets: Int[Array, "B S"] | None = None  # the tokens that a lens ranks
+    tuned: TunedLens | None = None  # what a tuned lens adds
+    edits: tuple[StepEdit, ...] = ()  # what is changed at the taps, see nn/edited.py
     recorders: tuple[Recorder, ...] = field(default=(), metadata=STATIC)
     execution: Execution = field(default_factory=Execution, metadata=STATIC)
 
@@ -126,7 +139,17 @@ class LayerContext:
             if config.extra_sink:
                 sink_rope = RopeTable.make(config, jnp.full((1, 1), -1))
         return cls(
-            batch.keys, queries, visibility, rope, sink_rope, recorders=recorders, execution=execution or Execution()
+            batch.keys,
+            queries,
+            visibility,
+            rope,
+            sink_rope,
+            window=batch.outputs,
+            targets=batch.targets,
+            tuned=batch.tuned,
+            edits=batch.edits,
+            recorders=recorders,
+            execution=execution or Execution(),
         )
 
     def at(
@@ -149,13 +172,13 @@ class LayerContext:
 
     def first_keys(self, length: int) -> LayerContext:
         """As recorders see it, if only the first `length` positions belong to the sequence."""
-        return replace(self, keys=self.keys.first_keys(length))
+        return replace(self, keys=self.keys.first_keys(length), visibility=self.visibility.first_keys(length))
 
     def wanted(self, x: Float[Array, "B Q *F"]) -> Float[Array, "B W *F"]:
         """The queries that go on after attention."""
         return select(x, self.outputs)
 
 
-def select(x: Float[Array, "B Q *F"], index: Int[Array, "B W"] | None) -> Float[Array, "B W *F"]:
+def select(x: Shaped[Array, "B Q *F"], index: Int[Array, "B W"] | None) -> Shaped[Array, "B W *F"]:
     """The queries `index` of each sequence; all without one."""
     return x if index is None else jnp.take_along_axis(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)

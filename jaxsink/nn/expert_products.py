@@ -5,7 +5,8 @@
                that has a part of the experts runs as many rows at a time as its share and a half, which is mostly all
     GPU        the same with ragged products
     CPU        there a ragged product runs every expert on every token. Instead each expert gets room for a few tokens
-               more than its share, in one product per matrix for all experts; what does not fit goes through tile by tile
+               more than its share, and runs them: one expert after the other in float32, and narrower numbers in one
+               product per matrix for all experts; what does not fit goes through tile by tile
 
 `benchmarks/experts.py` compares the CPU with PyTorch's loop over experts.
 """
@@ -23,7 +24,7 @@ from jax import Array, lax
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 from jaxtyping import Float, Float32, Int
 
-from jaxsink.nn.linear import matmul_precision
+from jaxsink.nn.linear import matmul_precision, product
 from jaxsink.nn.mlp import ACTIVATIONS
 
 SPARE = 1.25  # room of an expert on a CPU, by its even share of the tokens
@@ -237,7 +238,7 @@ def tiled(
         place = start[expert] + (tile - (ends[expert] - tiles[expert])) * TILE
         own = Weights(*(lax.dynamic_slice_in_dim(weight, expert, 1) for weight in weights[:3]))
         inputs = tokens[lax.dynamic_slice_in_dim(token, place, TILE)]
-        made = run_experts(inputs[None], own, activation)[0]
+        made = in_columns(inputs[None], own, activation)[0]
         return tile + 1, lax.dynamic_update_slice_in_dim(results, made, place, 0)
 
     blank = jnp.zeros((len(token), tokens.shape[1]), tokens.dtype)
@@ -245,7 +246,19 @@ def tiled(
 
 
 def run_experts(x: Float[Array, "X C E"], weights: Weights, activation: str) -> Float[Array, "X C E"]:
-    """Every expert on its own tokens, as columns: a CPU's products are faster with the weights on the left."""
+    """Every expert on its own tokens."""
+    if x.dtype.itemsize < 4:  # a CPU has no products of them, and widens all matrices together faster than one by one
+        return in_columns(x, weights, activation)
+
+    def run(own: tuple[Array, Array, Array, Array]) -> Array:
+        x, gate, up, down = own
+        return product(ACTIVATIONS[activation](product(x, gate)) * product(x, up), down)
+
+    return lax.map(run, (x, *weights[:3]))
+
+
+def in_columns(x: Float[Array, "X C E"], weights: Weights, activation: str) -> Float[Array, "X C E"]:
+    """The same for all experts together, with the tokens as columns: few are faster with the weights on the left."""
 
     def times(weight: Array, columns: Array) -> Array:
         made = jnp.einsum(

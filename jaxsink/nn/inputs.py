@@ -11,9 +11,12 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float32, Int, Int32, PyTree, Shaped
 
+from jaxsink.arrays import check_array
 from jaxsink.checks import shown
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, a_model
 from jaxsink.nn.config import ModelConfig
+
+TRUTHS = Bool[np.ndarray, "..."]  # also as 0 and 1
 
 
 class ForwardInputs(NamedTuple):
@@ -36,6 +39,8 @@ def check_inputs(
     scale: PyTree[ArrayLike] = None,
     prompt: PyTree[ArrayLike] = None,
     hidden_from: PyTree[ArrayLike] = None,
+    positions: PyTree[ArrayLike] = None,
+    time: PyTree[ArrayLike] = None,
 ) -> ForwardInputs:
     """The arguments of `forward` as arrays, or one sentence about what is wrong."""
     ids = check_tokens(config, tokens)
@@ -43,9 +48,9 @@ def check_inputs(
     per_head = (config.layers, batch, config.heads, length)
     real = as_bool("mask", mask, (batch, length))
     see = as_bool("visible", visible, (batch, length, length))
-    hide = as_bool("drop", drop, per_head)
-    if drop is not None and jnp.issubdtype(jnp.asarray(drop).dtype, jnp.floating):
+    if drop is not None and jnp.issubdtype(as_numbers("drop", drop).dtype, jnp.floating):
         raise JaxsinkError("drop must be bool, True = hidden; factors on the attention of keys go into scale.")
+    hide = as_bool("drop", drop, per_head)
     if scale is not None:
         check_shape("scale", scale, per_head)
         factors = jnp.asarray(scale).astype("float32")
@@ -57,7 +62,8 @@ def check_inputs(
     if some is not None and hide is None:
         raise JaxsinkError("hidden_from says which queries lose what is dropped; give drop or scale as well.")
     real = jnp.ones((batch, length), bool) if real is None else real
-    return ForwardInputs(jnp.asarray(ids).astype(jnp.int32), real, see, hide, given, some)
+    places, noise = check_positions(config, positions, (batch, length)), check_time(config, time, batch)
+    return ForwardInputs(jnp.asarray(ids).astype(jnp.int32), real, see, hide, given, some, places, noise)
 
 
 def check_tokens(config: ModelConfig, tokens: PyTree[ArrayLike]) -> Int[Array, "B S"] | Int[np.ndarray, "B S"]:
@@ -98,7 +104,7 @@ def check_time(config: ModelConfig, time: PyTree[ArrayLike], batch: int) -> Floa
     if time is None:
         return None
     if config.time_conditioning is None:
-        raise JaxsinkError(f"a {config.family} model is told nothing of the noise level; leave time out.")
+        raise JaxsinkError(f"{a_model(config.family)} is told nothing of the noise level; leave time out.")
     check_shape("time", time, (batch,))
     given = jnp.asarray(time).astype(jnp.float32)
     if not isinstance(given, Tracer) and not (jnp.isfinite(given) & (given >= 0)).all():
@@ -127,4 +133,5 @@ def as_bool(name: str, value: PyTree[ArrayLike], shape: tuple[int, ...]) -> Bool
     if value is None:
         return None
     check_shape(name, value, shape)
+    check_array(name, value, TRUTHS)
     return jnp.asarray(value).astype(bool)

@@ -15,6 +15,7 @@ from jaxsink.nn.cache import Slot
 from jaxsink.nn.conditioning import Adapted, Modulation
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.context import LayerContext
+from jaxsink.nn.edited import edited
 from jaxsink.nn.experts import MixtureOfExperts
 from jaxsink.nn.linear import Maker, Norm
 from jaxsink.nn.mlp import Mlp
@@ -47,16 +48,18 @@ class Layer(nnx.Module):
         self.modulation = Modulation(make, lead, config, 6) if config.time_conditioning else None
 
     def __call__(self, stream: Stream, context: LayerContext, slot: Slot | None = None) -> LayerOutput:
-        x, sink, extra = stream.x, stream.sink, None
+        x, sink, extra = edited(context, "residual_before", stream.x), stream.sink, None
+        record = read_vectors(context, "residual_before", x)
         if sink is not None:
             sink, extra = self.pass_sink(sink, context)
         first, second = self.adapted(context)
         normed = first.enter(self.attention_norm(x))
         attended = self.attention(normed, context, hidden=x, slot=slot, sink=extra, gate=first.gate)
+        record |= attended.record
         x = context.wanted(x) + attended.added
-        added = second.leave(self.widen(second.enter(self.mlp_norm(x)), context))
-        x = x + added
-        record = attended.record | read_vectors(context, "mlp", added) | read_vectors(context, "residual", x)
+        added = edited(context, "mlp", second.leave(self.widen(second.enter(self.mlp_norm(x)), context)), record)
+        x = edited(context, "residual", x + added, record)
+        record |= read_vectors(context, "mlp", added) | read_vectors(context, "residual", x)
         return LayerOutput(Stream(x, sink), attended.slot, tuple(record[n] for n in range(len(context.recorders))))
 
     def adapted(self, context: LayerContext) -> tuple[Adapted, Adapted]:

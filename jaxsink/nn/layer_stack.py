@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Bool, Float32, Int, PyTree
+from jaxtyping import Bool, Float, Float32, Int, PyTree
 
 from jaxsink.nn.cache import Cache
 from jaxsink.nn.context import LayerContext, select
@@ -36,6 +36,7 @@ class StackInputs(NamedTuple):
     start: Int[Array, ""] | Int[Array, " B"] | int = 0  # position from which keys and values are written into the cache
     runs: Bool[Array, "B Q"] | None = None  # the tokens whose keys and values are written; None = all
     outputs: Int[Array, "B W"] | None = None  # the queries that are wanted after the last layer; None = all
+    to_the_end: bool = False  # all queries go through the whole last layer, wanted or not
 
 
 class StackOutput(NamedTuple):
@@ -44,6 +45,7 @@ class StackOutput(NamedTuple):
     stream: Stream
     cache: Cache | None
     record: Records  # each leaf with a leading layer axis
+    last: Float[Array, "B Q E"]  # the residual stream of all queries that went through the last layer
 
 
 class LayerStack(NamedTuple):
@@ -57,8 +59,7 @@ class LayerStack(NamedTuple):
         """Through all layers. Where few outputs are wanted, an unrolled stack runs the end of its last layer for those."""
         if self.unrolled:
             return self._unroll(stream, context, given)
-        out = self._scan(stream, context, given)
-        return out._replace(stream=out.stream._replace(x=select(out.stream.x, given.outputs)))
+        return self._scan(stream, context, given)
 
     def _scan(self, stream: Stream, context: LayerContext, given: StackInputs) -> StackOutput:
         """Recorders of chosen layers write into slots that are carried along; the others' values are stacked."""
@@ -102,7 +103,7 @@ class LayerStack(NamedTuple):
         by_layer = iter(kept[0] if len(kept) == 1 else jax.tree.map(lambda *xs: jnp.concatenate(xs), *kept))
         by_slot = iter(slots)
         records = tuple(next(by_layer if r.layers is None else by_slot) for r in context.recorders)
-        return StackOutput(stream, cache, records)
+        return StackOutput(stream._replace(x=select(stream.x, given.outputs)), cache, records, stream.x)
 
     def _parts(self, drop: Array | None) -> Iterator[PyTree]:
         """What each scan goes over: (layers, drop, index, use_window) of a segment."""
@@ -118,7 +119,7 @@ class LayerStack(NamedTuple):
     def _unroll(self, stream: Stream, context: LayerContext, given: StackInputs) -> StackOutput:
         """Each layer runs only the recorders that want it."""
         recorders, last = context.recorders, len(self.segments) - 1
-        to_the_end = reads_after_attention(recorders, last)
+        to_the_end = given.to_the_end or reads_after_attention(recorders, last)
         values: list[dict[int, PyTree[Array]]] = [{} for _ in recorders]
         cache = given.cache
         for index, layer in enumerate(self.segments):
@@ -134,14 +135,16 @@ class LayerStack(NamedTuple):
                 cache = cache.put(out.slot, index)
             for n, value in zip(numbers, out.record, strict=True):
                 values[n][index] = value
+        whole = stream.x
         if to_the_end:
             stream = stream._replace(x=select(stream.x, given.outputs))
-        return StackOutput(stream, cache, tuple(map(stacked, recorders, values)))
+        return StackOutput(stream, cache, tuple(map(stacked, recorders, values)), whole)
 
 
 def reads_after_attention(recorders: tuple[Recorder, ...], layer: int) -> bool:
     """Then all queries have to go through the whole layer, wanted or not."""
-    return any(r.tap in ("mlp", "residual") and (r.layers is None or layer in r.layers) for r in recorders)
+    after = ("attention_output", "mlp", "residual")
+    return any(r.tap in after and (r.layers is None or layer in r.layers) for r in recorders)
 
 
 def stacked(recorder: Recorder, values: dict[int, PyTree[Array]]) -> PyTree[Array]:

@@ -5,16 +5,27 @@ Where weights lie is decided in jaxsink/parallel/, which knows the model; the mo
 
 from __future__ import annotations
 
+import re
+
 import jax
 from jax import Array, lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-DATA, MODEL, COPIES = "data", "model", "copies"
+DATA = "data"
+"""The axis of a mesh that batches are cut over."""
+MODEL = "model"
+"""The axis of a mesh that weights are cut over."""
+COPIES = "copies"
 
 
 def mesh_of(model: PyTree) -> Mesh | None:
-    """The mesh that the weights lie on; None for a model on one device."""
+    """The mesh that the weights lie on; None for a model on one device.
+
+    Examples:
+        >>> jaxsink.parallel.mesh_of(model) is None
+        True
+    """
     for leaf in jax.tree.leaves(model):
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding) and sharding.mesh.axis_names == (DATA, MODEL):
@@ -59,6 +70,13 @@ def device_kind(mesh: Mesh | None) -> str:
 
 def on_tpu(mesh: Mesh | None) -> bool:
     return _device(mesh).platform == "tpu"
+
+
+def has_tensor_cores(mesh: Mesh | None) -> bool:
+    """Is it an NVIDIA GPU whose tensor cores take bfloat16: sm_80 (Ampere, 2020) or later?"""
+    device = _device(mesh)
+    capability = str(getattr(device, "compute_capability", ""))
+    return device.platform == "gpu" and re.fullmatch(r"\d+\.\d+", capability) is not None and float(capability) >= 8
 
 
 def _device(mesh: Mesh | None):

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Float32, Int, PyTree
 from jaxsink.nn.batch import Keys
 from jaxsink.nn.context import LayerContext, OnQueries
 from jaxsink.nn.display import describe
-from jaxsink.nn.recorder import Recorder, TapName
+from jaxsink.nn.recorder import Recorder, TapName, look
 
 OfTap = TypeVar("OfTap", bound="LayerTap")
 Record = dict[int, PyTree[Array]]  # what the recorders of a layer read, by their number in `LayerContext.recorders`
@@ -107,6 +107,24 @@ class Tap(LayerTap):
     """One layer's attention as the model used it. What padded queries pay is exactly zero in `probs`.
 
     Before the softmax it is the same without `probs`: what attention works on, and what reductions get.
+
+    Examples:
+        >>> def to_the_first(tap):
+        ...     return tap.probs[..., 0].mean(axis=-1)  # [B,H]
+        ...
+        >>> jaxsink.forward(model, tokens, record=to_the_first).record.shape  # layers, sequences, heads
+        (4, 1, 4)
+        >>> masked = jaxsink.record.QUERY_KINDS.index("masked")
+        >>> def from_masks(tap):
+        ...     print(tap.layer.dtype, tap.keys.tokens.shape, tap.query_position.shape)
+        ...     asks = (tap.query_kind == masked) & tap.query_mask  # [B,Q]
+        ...     seen = tap.mask & (tap.tokens > 0) & (tap.key_kind != masked)  # [B,S]
+        ...     pairs = asks[:, None, :, None] & seen[:, None, None]
+        ...     return jnp.where(pairs, tap.probs, 0.0).sum(axis=2)  # [B,H,S]
+        ...
+        >>> jaxsink.forward(model, tokens, record=from_masks).record.shape
+        int32 (1, 19) (19,)
+        (4, 1, 4, 19)
     """
 
     q: Float[Array, "B Q H D"]  # rotated
@@ -169,9 +187,21 @@ class ReceivedTap(LayerTap):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
 class VectorTap(LayerTap):
-    """One vector per query: of the taps "residual" and "mlp" [B,Q,E], of "values" one per head [B,Q,H,D]."""
+    """One vector per query: [B,Q,E]; of the tap "values" one per head [B,Q,H,D], as of "head_outputs" [B,Q,H,E].
+
+    Examples:
+        >>> largest = jaxsink.record.Recorder(lambda tap: jnp.abs(tap.vectors).max(axis=-1), tap="residual")
+        >>> jaxsink.forward(model, tokens, record=largest).record.shape  # layers, sequences, positions
+        (4, 1, 19)
+    """
 
     vectors: Float[Array, "B Q *F"]
+
+
+def received(tap: Tap | ReceivedTap) -> Float32[Array, "B H S"]:
+    """What each key receives from all queries together."""
+    assert tap.probs is not None
+    return tap.probs.sum(axis=2)
 
 
 def readers(context: LayerContext, name: TapName) -> dict[int, Recorder]:
@@ -182,4 +212,6 @@ def readers(context: LayerContext, name: TapName) -> dict[int, Recorder]:
 def read_vectors(context: LayerContext, name: TapName, vectors: Float[Array, "B Q *F"]) -> Record:
     """What the recorders of this tap make of it, reduced."""
     tap = VectorTap(context, vectors)
-    return {number: r.finish(r.read(tap), tap) for number, r in readers(context, name).items()}
+    values = {number: look(r, tap) for number, r in readers(context, name).items()}
+    ended = {number for number in values if context.recorders[number].ending is not None}
+    return {n: value if n in ended else context.recorders[n].finish(value, tap) for n, value in values.items()}

@@ -12,17 +12,31 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 
 HEARTBEAT = 20
 """Seconds after which a silent process counts as dead."""
 
 
+@checked(processes=at_least(1), process=at_least(0))
 def start(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> None:
     """Join the processes of this run; call it once, before anything else of JAX.
 
-    On Cloud TPU it takes no arguments. Elsewhere every process names the first one's address ("host:port"), how many
-    there are, and its own number. Then `jax.devices()` are those of all processes, for `make_mesh`.
+    On Cloud TPU it takes no arguments. Then `jax.devices()` are those of all processes, for `make_mesh`.
+
+    Args:
+        coordinator: elsewhere, every process names the first one's address ("host:port"),
+        processes: how many there are,
+        process: and its own number, from 0 on
+
+    Examples:
+        >>> try:
+        ...     jaxsink.parallel.start("10.0.0.1:1234", processes=2, process=2)
+        ... except jaxsink.JaxsinkError as error:
+        ...     print(error)
+        parallel.start: process 2 is not one of 2; they are counted from 0.
     """
     given = (coordinator, processes, process)
     if any(value is None for value in given) and any(value is not None for value in given):
@@ -44,12 +58,23 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
 
 
 def is_main() -> bool:
-    """True in the process that writes files and prints."""
+    """True in the process that writes files and prints.
+
+    Examples:
+        >>> jaxsink.parallel.is_main()  # the only process there is
+        True
+    """
     return jax.process_index() == 0
 
 
+@checked()
 def to_host(tree: PyTree) -> PyTree:
-    """The arrays of a pytree as NumPy arrays, whole, in every process; one exchange for those spread over hosts."""
+    """The arrays of a pytree as NumPy arrays, whole, in every process; one exchange for those spread over hosts.
+
+    Examples:
+        >>> type(jaxsink.parallel.to_host({"sum": jnp.ones(3)})["sum"])
+        <class 'numpy.ndarray'>
+    """
     from jax.experimental import multihost_utils
 
     def whole(x: object) -> object:
@@ -74,9 +99,18 @@ def from_main(value: Any) -> Any:
     return json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8)))
 
 
+@checked()
 @contextmanager
 def together(what: str = "this run") -> Iterator[None]:
-    """Inside, the failure of another process is one clear sentence instead of a collective's error."""
+    """Inside, the failure of another process is one clear sentence instead of a collective's error.
+
+    Args:
+        what: the run, in words, for that sentence
+
+    Examples:
+        >>> with jaxsink.parallel.together("the evaluation"):
+        ...     answers = jaxsink.parallel.to_host(out.tokens)
+    """
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.parameters import named_leaves
@@ -70,8 +72,20 @@ class HasConfig(Protocol):
 M = TypeVar("M", bound=HasConfig)
 
 
+@checked(data=at_least(1), model=at_least(1))
 def make_mesh(data: int = 1, model: int | None = None, devices: Sequence[Device] | None = None) -> Mesh:
-    """A (data, model) mesh; `model=None` takes the devices that are left. `make_mesh(1, 8)` is 8-way tensor parallel."""
+    """A (data, model) mesh; `make_mesh(1, 8)` is 8-way tensor parallel.
+
+    Args:
+        data: parts that a batch is cut into
+        model: parts that weights are cut into; None: takes the devices that are left
+        devices: to use; None: all
+
+    Examples:
+        >>> mesh = jaxsink.parallel.make_mesh(data=1, model=1, devices=jax.devices()[:1])
+        >>> dict(mesh.shape)
+        {'data': 1, 'model': 1}
+    """
     devices = jax.devices() if devices is None else list(devices)
     model = len(devices) // data if model is None else model
     if data < 1 or model < 1 or data * model != len(devices):
@@ -110,11 +124,23 @@ def mesh_from(text: str) -> Mesh:
     return make_mesh(data, model, choose_devices(data * model))
 
 
+@checked(rank=at_least(0))
 def sharding_of(name: str, rank: int, config: ModelConfig, mesh: Mesh) -> NamedSharding:
     """Where the parameter `name` of the given rank lives.
 
     An axis is cut into as many parts as both its size and the mesh's model axis divide by, and heads are never cut. So
     Dream's 28 heads and 4 kv heads lie in 4 parts on 8 devices, each part on two of them.
+
+    Args:
+        name: of the parameter, as in `Model.params`
+        rank: its number of axes
+        config: of the model
+        mesh: that it lies on
+
+    Examples:
+        >>> mesh = jaxsink.parallel.make_mesh(data=1, model=1, devices=jax.devices()[:1])
+        >>> jaxsink.parallel.sharding_of("embedding", 2, model.config, mesh).mesh == mesh
+        True
     """
     if MODEL not in mesh.shape:
         raise JaxsinkError(
@@ -140,8 +166,15 @@ def is_of_experts(name: str, rank: int, config: ModelConfig) -> bool:
     return rank == 4 or (rank == 3 and not name.startswith("layers.0."))  # "layers.0" is dense, stacked or not
 
 
+@checked()
 def shard(model: M, mesh: Mesh) -> M:
-    """The model with its weights on the mesh; `load(path, mesh=mesh)` does it while reading."""
+    """The model with its weights on the mesh; `load(path, mesh=mesh)` does it while reading.
+
+    Examples:
+        >>> mesh = jaxsink.parallel.make_mesh(data=1, model=1, devices=jax.devices()[:1])
+        >>> jaxsink.parallel.mesh_of(jaxsink.parallel.shard(model, mesh)) == mesh
+        True
+    """
     leaves, treedef = named_leaves(model)
     placed = [jax.device_put(x, sharding_of(name, x.ndim, model.config, mesh)) for name, x in leaves]
     return jax.tree.unflatten(treedef, placed)

@@ -17,7 +17,8 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import PyTree
 
-from jaxsink.checks import shown
+from jaxsink.checks import at_least, shown
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.recorder import TreeDef
 from jaxsink.parallel.mesh import Device
@@ -65,6 +66,7 @@ class PmapProgram:
         return self._compiled[key](*arguments)
 
 
+@checked(donate=at_least(0))
 def pmap_program(
     function: Callable[..., PyTree],
     in_axes: Axes,
@@ -76,13 +78,19 @@ def pmap_program(
 ) -> PmapProgram:
     """`jax.pmap(function)`, compiled once per process: the only place of the project that calls pmap.
 
-    in_axes   where each argument has the axis of the devices; a tuple with one entry per argument
-    out_axes  the same for the results
-    donate    numbers of the arguments whose memory the results may take
-    static    keyword arguments that are part of the program (settings, the number of steps)
-
     Equal arguments give the same program, so the function must be hashable by value: a function of a module, not a closure
     made for this call.
+
+    Args:
+        in_axes: where each argument has the axis of the devices; a tuple with one entry per argument
+        out_axes: the same for the results
+        donate: numbers of the arguments whose memory the results may take
+        static: keyword arguments that are part of the program (settings, the number of steps)
+
+    Examples:
+        >>> squares = jaxsink.parallel.pmap_program(jnp.square, (0,), 0, jax.devices()[:1])
+        >>> squares(np.arange(3.0)[None]).shape  # the axis of the devices comes first
+        (1, 3)
     """
     values = tuple(sorted(static.items()))
     return _pmap_program(function, _hashable(in_axes), _hashable(out_axes), tuple(devices), tuple(donate), values)
@@ -110,6 +118,7 @@ def _hashable(axes: Axes) -> FlatAxes:
     return tuple(leaves), treedef
 
 
+@checked()
 def pmap_batch(
     function: Callable[..., PyTree],
     arguments: Sequence[PyTree],
@@ -121,8 +130,17 @@ def pmap_batch(
 ) -> PyTree:
     """`function(*arguments)` with the batch split over the devices, and the results as one batch again.
 
-    in_axes: where each argument (a pytree) has its batch axis, None = every device gets it whole. out_axes: the same for
-    the results, as one number or a pytree of numbers. `function` and `static` as for `pmap_program`.
+    Args:
+        function: as for `pmap_program`
+        arguments: pytrees of arrays
+        in_axes: where each argument has its batch axis; None: every device gets it whole
+        out_axes: the same for the results, as one number or a pytree of numbers
+        devices: that share the batch
+        static: as for `pmap_program`
+
+    Examples:
+        >>> jaxsink.parallel.pmap_batch(jnp.square, [np.arange(4.0)], [0], 0, jax.devices()[:1]).tolist()
+        [0.0, 1.0, 4.0, 9.0]
     """
     devices = check_devices(devices)
     pairs = list(zip(arguments, in_axes, strict=True))

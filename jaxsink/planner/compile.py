@@ -1,4 +1,4 @@
-"""The sampler's own program, compiled for a slice that is not there: weights and inputs are shapes, nothing is allocated."""
+"""The sampler's own program, compiled for devices that are not here, with shapes for weights: nothing is allocated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -18,7 +18,7 @@ from jaxsink.parallel.mesh import DATA, make_mesh
 from jaxsink.planner.job import Job
 from jaxsink.planner.memory import place_weights, total_bytes, weights_on
 from jaxsink.planner.roofline import read_bytes
-from jaxsink.planner.topology import GIB, Topology, describe_devices
+from jaxsink.planner.topology import GIB, Topology
 from jaxsink.sampling.execution import Program
 
 UNITS = {"": 1.0, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -53,7 +53,8 @@ class Compiled:
     needed: float  # bytes per device; inf if the compiler does not say
     seconds: float  # of compiling
     memory: Memory | None = None
-    text: str | None = None
+    text: str | None = field(default=None, repr=False)  # hundreds of kilobytes
+    read: float = 0.0  # bytes of weights that a device reads in a step
 
     @property
     def fits(self) -> bool:
@@ -62,12 +63,12 @@ class Compiled:
 
 @dataclass
 class Compiler:
-    """Compiles for one slice; describes its devices once."""
+    """Compiles for one topology; describes its devices once."""
 
     topology: Topology
 
     def __post_init__(self) -> None:
-        self.devices = describe_devices(self.topology)
+        self.devices = self.topology.chip.describe(self.topology)
 
     def mesh(self, data: int, model: int) -> Mesh:
         return make_mesh(data, model, self.devices)
@@ -89,12 +90,13 @@ class Compiler:
         with jax.set_mesh(mesh), without_compilation_cache():
             lowered = lower(job, mesh)
             try:
-                compiled = lowered.compile()
+                compiled = lowered.compile(compiler_options=dict(self.topology.chip.compiler_options))
             except jax.errors.JaxRuntimeError as error:
                 needed = needed_bytes(str(error))
                 if needed is None:
                     reason = (str(error).strip().splitlines() or [""])[0][:200]
-                    raise JaxsinkError(f"{self.topology.name}: the TPU compiler failed: {reason}") from error
+                    name = f"{self.topology.name}: the {self.topology.chip.accelerator.upper()} compiler"
+                    raise JaxsinkError(f"{name} failed: {reason}") from error
                 return Compiled(job, self.topology, (data, model), needed, time.perf_counter() - begun)
         sizes = compiled.memory_analysis()
         assert sizes is not None
@@ -106,8 +108,8 @@ class Compiler:
             state=max(0.0, sizes.argument_size_in_bytes - weights),
             code=sizes.generated_code_size_in_bytes,
         )
-        seconds = time.perf_counter() - begun
-        return Compiled(job, self.topology, (data, model), memory.total, seconds, memory, compiled.as_text())
+        seconds, read = time.perf_counter() - begun, self.read_bytes(job, data, model)
+        return Compiled(job, self.topology, (data, model), memory.total, seconds, memory, compiled.as_text(), read)
 
 
 @contextmanager

@@ -1,41 +1,50 @@
-"""Hours and dollars of an evaluation, as a range: the compiler's estimate, and what published runs reach of the peak.
+"""Hours and dollars as a range: an estimate, and what programs like it reach of the peak (`Chip.shares`).
 
-The compiler's estimate knows every operation of the program, and nothing of what hardware does to it. Published training
-runs of models of this size reach 45 to 65 % of the peak (MFU); a sampler that also records and masks may do a little
-worse, so the range goes from 65 down to 40 %. Where reading weights is the limit (autoregressive models), it is of the peak
-bandwidth instead. Answers that end early are counted in full; loading, compiling and running programs are not counted.
+On TPUs the estimate is the compiler's, which knows every operation of the program, and nothing of what hardware does to it;
+on GPUs it is the middle of the range. Where reading weights is the limit (autoregressive models), the shares are of the peak
+bandwidth. Answers that end early are counted in full; loading, compiling and running programs are not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from jaxsink.planner.topology import Topology
-
-MFU = (0.65, 0.40)
+from jaxsink.planner.timing import Timing
+from jaxsink.planner.topology import Chip, Topology
 
 
 @dataclass(frozen=True)
 class Hours:
-    """compiler: by its estimate. fast, slow: at 65 and 40 % of the roofline."""
+    """fast, slow: at the shares of the roofline. source: where the estimate is from."""
 
-    compiler: float
+    estimate: float
     fast: float
     slow: float
+    shares: tuple[float, float]
+    source: str
 
     @classmethod
-    def of(cls, at_limit: float, share: float, beside: float = 0.0) -> Hours:
-        """From seconds at the roofline, the share of it that the compiler sees, and what comes on top in all cases."""
-        return cls(*((at_limit / part + beside) / 3600 for part in (share, *MFU)))
+    def of(cls, at_limit: float, share: float, chip: Chip, beside: float = 0.0) -> Hours:
+        """From seconds at the roofline, the share of it that is estimated, and what comes on top in all cases."""
+        estimate, fast, slow = ((at_limit / part + beside) / 3600 for part in (share, *chip.shares))
+        return cls(estimate, fast, slow, chip.shares, chip.source)
 
     @classmethod
-    def sum(cls, parts: Iterable[Hours]) -> Hours:
-        parts = list(parts)
-        return cls(*(sum(getattr(part, name) for part in parts) for name in ("compiler", "fast", "slow")))
+    def of_steps(cls, steps: int, timing: Timing, limit: float, chip: Chip, beside: float = 0.0) -> Hours:
+        """From what one step takes and its seconds at the roofline; where the step is a range, from its two ends."""
+        fast, slow = timing.range or (limit / share for share in chip.shares)
+        estimate, fast, slow = ((steps * step + beside) / 3600 for step in (timing.total, fast, slow))
+        return cls(estimate, fast, slow, chip.shares, chip.source)
+
+    @classmethod
+    def sum(cls, parts: Sequence[Hours]) -> Hours:
+        total = {name: sum(getattr(part, name) for part in parts) for name in ("estimate", "fast", "slow")}
+        return replace(parts[0], **total)
 
     def to_dict(self) -> dict[str, float]:
-        return {"compiler_estimate": self.compiler, "at_65_percent_mfu": self.fast, "at_40_percent_mfu": self.slow}
+        best, worst = (f"at_{share * 100:.0f}_percent_mfu" for share in self.shares)
+        return {self.source: self.estimate, best: self.fast, worst: self.slow}
 
 
 def price_of(topology: Topology, price: float | None) -> float | None:

@@ -63,7 +63,7 @@ class EvaluationPlan:
 
     @cached_property
     def share(self) -> float | None:
-        """Of the roofline, that the compiler's estimate reaches; where products are the limit, this is the MFU."""
+        """Of the roofline, that the estimate reaches; where products are the limit, this is the MFU."""
         if self.timing is None:
             return None
         return roofline(self.busiest.job, self.topology, self.read).limit / self.timing.total
@@ -77,13 +77,13 @@ class EvaluationPlan:
             job = self.work.job(bucket)
             at_limit += bucket.batches * job.steps * self.limit(bucket)
             prefill += bucket.batches * prefill_seconds(job, self.topology)
-        return Hours.of(at_limit, self.share, prefill)
+        return Hours.of(at_limit, self.share, self.topology.chip, prefill)
 
     def to_dict(self) -> dict[str, Any]:
         memory, hours = self.largest.memory, self.hours
         return {
             "setting": self.work.name,
-            "tpu": self.topology.name,
+            self.topology.chip.accelerator: self.topology.name,
             "prompt_lengths_counted_with": self.work.counted,
             "conditions": len(self.work.conditions),
             "sequences": self.work.sequences,
@@ -153,7 +153,7 @@ def plan_evaluation(
     options = choices(work, topology, compiler.devices, mesh, rows)
     best, compiles = None, 0
     for choice in options[: MESHES if search else 1]:
-        if best is not None and best.hours is not None and choice.seconds >= 3600 * best.hours.compiler:
+        if best is not None and best.hours is not None and choice.seconds >= 3600 * best.hours.estimate:
             continue  # its best case is no better
         tried = Tried(compiler, work, choice.mesh, say)
         found = plan_mesh(tried, choice, search and rows is None)
@@ -180,7 +180,7 @@ def plan_mesh(tried: Tried, choice: Choice, search: bool) -> EvaluationPlan:
 def is_cheaper(one: EvaluationPlan, other: EvaluationPlan) -> bool:
     if one.hours is None or other.hours is None:
         return one.hours is not None
-    return one.hours.compiler < other.hours.compiler
+    return one.hours.estimate < other.hours.estimate
 
 
 def check(mesh: tuple[int, int] | None, rows: int | None, topology: Topology) -> None:

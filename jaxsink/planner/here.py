@@ -10,13 +10,14 @@ from jax.sharding import Mesh
 
 from jaxsink.evals.layout import ROWS, batch_rows
 from jaxsink.parallel.mesh import DATA, MODEL, make_mesh
+from jaxsink.planner import gpu, tpu
 from jaxsink.planner.choose import Choice, choices
-from jaxsink.planner.topology import CHIPS, GIB, Chip, Topology
+from jaxsink.planner.topology import GIB, Chip, Topology
 from jaxsink.planner.workload import Workload
 
 # What JAX calls a chip, and whose figures it has; of the two names that fit, the longer one counts.
 KINDS = {"TPU v4": "v4", "TPU v5": "v5p", "TPU v5 lite": "v5e", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"}
-GPU = Chip("gpu", 312e12, 2039e9, 0.0, 600e9, 1.4e9, 1, None, 1)  # an A100; only ratios matter here
+ANY_GPU = gpu.CHIPS["a100-80g"]  # for those we do not know: only ratios matter here
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def find_place(
     elif devices is not None:
         devices = devices[:rows]
         shape, found = (len(devices), 1), devices
-        topology = replace(topology, shape=(len(devices),))
+        topology = replace(topology, chips=len(devices))
     choice = choices(work, topology, found, shape, rows)[0]
     if mesh is None and devices is None and len(found) > 1:
         mesh = make_mesh(*choice.mesh, found)
@@ -72,6 +73,12 @@ def topology_of(devices: Sequence[Any]) -> Topology | None:
     if not stats or "bytes_limit" not in stats:
         return None
     kind = devices[0].device_kind
-    names = sorted((name for name in KINDS if kind.startswith(name)), key=len)
-    chip = CHIPS[KINDS[names[-1]]] if names else GPU
-    return Topology(kind, replace(chip, hbm=float(stats["bytes_limit"]), per_chip=1), (len(devices),))
+    return Topology(kind, replace(chip_of(kind), hbm=float(stats["bytes_limit"]), per_chip=1), len(devices))
+
+
+def chip_of(kind: str) -> Chip:
+    """The chip that JAX calls so."""
+    known: dict[str, Chip] = {name: tpu.CHIPS[chip] for name, chip in KINDS.items()}
+    known |= {chip.device: chip for chip in gpu.CHIPS.values()}
+    names = sorted((name for name in known if kind.startswith(name)), key=len)
+    return known[names[-1]] if names else ANY_GPU

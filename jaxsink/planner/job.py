@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.context_cache import keeps_context
 from jaxsink.sampling.interventions import Intervention, acts_on_all_rows, ranks_on_clean
 from jaxsink.sampling.run import RunSpec
 
@@ -77,7 +78,14 @@ class Job:
     @property
     def queries(self) -> float:
         """Tokens of a sequence that run in a step, on average: all, one, or with a cache a block after one full pass."""
+        if self.keeps_context:
+            return self.sampler.window(self.config)
         return self.length if acts_on_all_rows(self.intervene) else self.sampler.queries_per_step(self.length)
+
+    @property
+    def keeps_context(self) -> bool:
+        """Does a step run its block alone, on the keys and values of what is finished?"""
+        return keeps_context(self.sampler, self.config, self.spec(None))
 
     @property
     def passes(self) -> int:
@@ -117,7 +125,7 @@ class Job:
     def cache_bytes(self) -> float:
         """Keys and values that a step reads, all devices together."""
         is_cached = self.is_autoregressive and not acts_on_all_rows(self.intervene)
-        if not is_cached and self.sampler.cache is None:
+        if not is_cached and self.sampler.cache is None and not self.keeps_context:
             return 0.0
         config = self.config
         per_token = 2 * config.layers * config.kv_heads * config.head_dim * DTYPE_BYTES[self.dtype]

@@ -16,8 +16,9 @@ import jax
 
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.expert_products import ROWS
+from jaxsink.nn.new_model import abstract
 from jaxsink.nn.parameters import named_leaves
-from jaxsink.nn.transformer import Model, abstract
+from jaxsink.nn.transformer import Model
 from jaxsink.parallel.mesh import sharding_of
 from jaxsink.planner.job import DTYPE_BYTES, Job
 
@@ -71,7 +72,7 @@ def bytes_per_row(job: Job, parts: int) -> float:
     window = job.sampler.window(config)
     layer_tokens = job.prompt if job.is_autoregressive else job.length  # at most, in one pass
     working = max(layer_tokens * widest * size, 8 * window * config.vocab / math.gcd(config.vocab, parts))
-    cached = job.is_autoregressive or job.sampler.cache is not None
+    cached = job.is_autoregressive or job.sampler.cache is not None or job.keeps_context
     cache = 2 * config.layers * kv_heads * config.head_dim * size * job.length if cached else 0
     steps = job.steps if job.stream is None else min(job.stream, job.steps)
     recorded = 0 if job.record is None else 2 * steps * config.layers * job.length

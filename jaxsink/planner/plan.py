@@ -1,6 +1,6 @@
-"""`jaxsink.plan`: memory, time and cost of evaluations, or of a single run, on TPU slices, by names.
+"""`jaxsink.plan`: memory, time and cost of evaluations, or of a single run, on TPU slices and GPUs, by names.
 
-jaxsink.plan("llada-8b-instruct", tpu=["v5e:2x4", "v6e:2x4"]).totals
+jaxsink.plan("llada-8b-instruct", tpu=["v5e:2x4", "v6e:2x4"], gpu="h100:8").totals
 """
 
 from __future__ import annotations
@@ -8,20 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Unpack, get_type_hints
+from typing import Unpack
 
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.load import describe
-from jaxsink.errors import JaxsinkError, check_keywords, option
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
+from jaxsink.errors import JaxsinkError, option
 from jaxsink.evals.prepare import benchmark_questions
 from jaxsink.evals.settings import SETTINGS, EvalSetting, get_setting
 from jaxsink.nn.config import ModelConfig
 from jaxsink.parallel.mesh import parse_mesh
 from jaxsink.planner.cost import Hours, price_of
 from jaxsink.planner.evaluation import EvaluationPlan, plan_evaluation
+from jaxsink.planner.gpu import parse_gpus
 from jaxsink.planner.job import Job
 from jaxsink.planner.planner import Plan, make_plan
-from jaxsink.planner.topology import Topology, parse_topology
+from jaxsink.planner.topology import Topology
+from jaxsink.planner.tpu import parse_slice
 from jaxsink.planner.workload import Workload, published_workload
 from jaxsink.recording.named import Shape, named_recorders
 from jaxsink.runs.progress import stage
@@ -35,7 +39,7 @@ from jaxsink.zoo.resolve import NAMES
 
 BATCH, PROMPT, RESPONSE = 16, 256, 256  # of a single run, where nobody says anything else
 OF_RUNS = ("batch", "prompt", "every", "gen", "record", "mask", "backend")
-OF_EVALUATIONS = ("rows", "data_file", "train_file", "price")
+OF_EVALUATIONS = ("rows", "data_file", "train_file")
 
 
 class Options(Sampling, total=False):
@@ -43,12 +47,12 @@ class Options(Sampling, total=False):
 
     dtype       of the weights: "bfloat16" (default), "float32" or "int8"
     mesh        "DxM", batch x weights over the devices; None: the best that fits
+    price       dollars per chip and hour; None: those of the chips' tables, which are an assumption
     search      look for the cheapest mesh or the largest batch; False compiles one only, which is faster
 
     setting     evaluations, by name; None: those that Table 1 has of the model
     rows        the most sequences of a batch; None: the cheapest
     data_file, train_file  of the benchmark, to count its prompts with the model's own tokenizer
-    price       dollars per chip and hour; None: list prices
 
     batch, prompt, gen  sequences and tokens of a single run (16, 256, 256)
     record      names of recorders, or "none" (default: top); every: n-th step
@@ -60,11 +64,11 @@ class Options(Sampling, total=False):
     dtype: str
     mesh: str | None
     search: bool
+    price: float | None
     setting: str | Sequence[str] | None
     rows: int | None
     data_file: str | os.PathLike[str] | None
     train_file: str | os.PathLike[str] | None
-    price: float | None
     batch: int | None
     prompt: int | None
     gen: int | None
@@ -88,28 +92,43 @@ class Planned:
 
     @property
     def totals(self) -> list[JsonObject]:
-        return totals(self.evaluations, self.price)
+        """Hours and dollars on each slice on which everything fits."""
+        return totals(self.runs or self.evaluations, self.price)
 
     def to_dict(self) -> JsonObject:
-        if self.runs:
-            return {"model": self.model, "plans": [plan.to_dict() for plan in self.runs]}
-        return {"model": self.model, "plans": [plan.to_dict() for plan in self.evaluations], "totals": self.totals}
+        plans = [plan.to_dict() for plan in self.runs or self.evaluations]
+        return {"model": self.model, "plans": plans, "totals": self.totals}
 
 
-def plan(model: str, tpu: str | Sequence[str], **options: Unpack[Options]) -> Planned:
-    """What evaluations of a model, or a single run of its sampler, need and take on TPU slices, by the TPU compiler.
+OPTION_RANGES = {
+    **dict.fromkeys(("rows", "batch", "prompt", "gen", "every", "steps", "block"), at_least(1)),
+    **dict.fromkeys(("price", "mask", "mask_id"), at_least(0)),
+}
 
-    model    a published or built-in name, a hub id or a checkpoint; its weights are not read
-    tpu      slices such as "v5e:2x4"
-    options  see `Options`; with any of a single run, that is planned, and otherwise evaluations
 
-    Needs libtpu (the extra `tpu`), and no TPU.
+@checked(**OPTION_RANGES)
+def plan(
+    model: str | os.PathLike[str],
+    tpu: str | Sequence[str] = (),
+    gpu: str | Sequence[str] = (),
+    **options: Unpack[Options],
+) -> Planned:
+    """What evaluations of a model, or a single run of its sampler, need and take, by the compilers of TPUs and GPUs.
+
+    Args:
+        model: a published or built-in name, a hub id or a checkpoint; its weights are not read
+        tpu: slices such as "v5e:2x4"; needs libtpu (the extra `tpu`), and no TPU
+        gpu: such as "h100" or "h100:8"; needs JAX's CUDA plugin (the extra `cuda`), and no GPU
+        **options: see `Options`; with any of a single run, that is planned, and otherwise evaluations
+
+    Examples:
+        >>> planned = jaxsink.plan("mini-llada", "v5e:1x1", batch=1, gen=8, search=False)
+        >>> planned.runs[0].compiled.fits
+        True
     """
-    check_keywords("plan", options, get_type_hints(Options))
+    model = os.fspath(model)
     price, mesh = options.get("price"), options.get("mesh")
-    if price is not None and price < 0:
-        raise JaxsinkError(f"--price must not be negative, and is {price}.")
-    slices = [parse_topology(name) for name in dict.fromkeys(listed(tpu))]
+    slices = find_topologies(tpu, gpu)
     config = describe(model, options.get("mask_id"), options.get("ignore_settings", ()))[0]
     shape = None if mesh is None else parse_mesh(mesh)
     single, names = single_options(options), options.get("setting")
@@ -127,13 +146,24 @@ def plan(model: str, tpu: str | Sequence[str], **options: Unpack[Options]) -> Pl
             task.update(what=text)
 
         if job is not None:
-            return Planned(model, runs=tuple(make_plan(job, topology, shape, search, say) for topology in slices))
+            runs = tuple(make_plan(job, topology, shape, search, say) for topology in slices)
+            return Planned(model, runs=runs, price=price)
         evaluations = tuple(
             plan_evaluation(work, topology, shape, options.get("rows"), search, say)
             for topology in slices
             for work in works
         )
     return Planned(model, evaluations, price=price)
+
+
+def find_topologies(tpu: str | Sequence[str], gpu: str | Sequence[str]) -> list[Topology]:
+    found = [parse_slice(name) for name in dict.fromkeys(listed(tpu))]
+    found += [parse_gpus(name) for name in dict.fromkeys(listed(gpu))]
+    if not found:
+        raise JaxsinkError(
+            "say for what to plan: --tpu with slices such as v5e:2x4, or --gpu with GPUs such as h100:8."
+        )
+    return found
 
 
 def listed(names: str | Sequence[str]) -> Sequence[str]:
@@ -188,12 +218,13 @@ def make_job(config: ModelConfig, options: Options) -> Job:
         raise JaxsinkError(f"{job.length} tokens are more than the {config.max_positions} this model has learned.")
     if record is not None and [name.strip() for name in listed(record)] == ["none"]:
         return job
-    shape = Shape(config, job.steps, 1 if job.is_autoregressive else job.length, job.length)
+    window = job.sampler.window(config)
+    shape = Shape(config, job.steps, 1 if job.is_autoregressive else job.length, job.length, window)
     return job.replace(record=named_recorders("--record", "top" if record is None else record, shape))
 
 
-def totals(plans: Sequence[EvaluationPlan], price: float | None) -> list[JsonObject]:
-    """Hours and dollars of all settings together, for each slice on which all of them fit."""
+def totals(plans: Sequence[EvaluationPlan | Plan], price: float | None) -> list[JsonObject]:
+    """Hours and dollars of all settings together, or of the single run, for each slice on which all of them fit."""
     found = []
     slices: dict[str, Topology] = {plan.topology.name: plan.topology for plan in plans}
     for name, topology in slices.items():
@@ -204,5 +235,6 @@ def totals(plans: Sequence[EvaluationPlan], price: float | None) -> list[JsonObj
         total, hourly = Hours.sum(known), price_of(topology, price)
         dollars = None if hourly is None else {key: value * hourly for key, value in total.to_dict().items()}
         per_chip = None if hourly is None else hourly / topology.chips
-        found.append({"tpu": name, "hours": total.to_dict(), "dollars": dollars, "price_per_chip_hour": per_chip})
+        line = {topology.chip.accelerator: name, "hours": total.to_dict(), "dollars": dollars}
+        found.append({**line, "price_per_chip_hour": per_chip})
     return found

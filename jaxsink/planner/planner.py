@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import round_up
+from jaxsink.planner.choose import prefill_seconds
 from jaxsink.planner.compile import Compiled, Compiler
+from jaxsink.planner.cost import Hours
 from jaxsink.planner.hlo import parse_module
 from jaxsink.planner.job import Job
 from jaxsink.planner.roofline import Roofline, guess_step, roofline
 from jaxsink.planner.search import largest_batch
 from jaxsink.planner.timing import Timing, time_of_loop
 from jaxsink.planner.topology import Topology
+from jaxsink.planner.tpu import TPU
 
 Say = Callable[[str], None]
 
@@ -35,6 +38,19 @@ class InTurn:
 
 
 @dataclass(frozen=True)
+class HighestShare:
+    """The mesh whose step comes closest to the roofline of its own layout; that need not be the fastest one."""
+
+    mesh: tuple[int, int]
+    step: float  # seconds
+    roofline: float  # the share
+
+    def to_dict(self) -> dict[str, Any]:
+        mesh = {"data": self.mesh[0], "model": self.mesh[1]}
+        return {"mesh": mesh, "step_seconds": self.step, "roofline": self.roofline}
+
+
+@dataclass(frozen=True)
 class Plan:
     """What is known of a job on a slice; the times are None where it does not fit."""
 
@@ -43,13 +59,27 @@ class Plan:
     timing: Timing | None
     roofline: Roofline
     in_turn: InTurn | None  # if that is faster
+    highest: HighestShare | None  # where meshes were searched
     suggestions: tuple[str, ...]
 
+    @property
+    def topology(self) -> Topology:
+        return self.compiled.topology
+
+    @property
+    def hours(self) -> Hours | None:
+        """Of all steps; loading and compiling are not counted."""
+        if self.timing is None:
+            return None
+        job, chip = self.compiled.job, self.topology.chip
+        prefill = prefill_seconds(job, self.topology)
+        return Hours.of_steps(job.steps, self.timing, self.roofline.limit, chip, prefill)
+
     def to_dict(self) -> dict[str, Any]:
-        compiled, timing = self.compiled, self.timing
-        topology, memory = compiled.topology, compiled.memory
+        compiled, timing, hours = self.compiled, self.timing, self.hours
+        topology, memory = self.topology, compiled.memory
         return {
-            "tpu": topology.name,
+            topology.chip.accelerator: topology.name,
             "chips": topology.chips,
             "devices": topology.devices,
             "mesh": {"data": compiled.mesh[0], "model": compiled.mesh[1]},
@@ -63,12 +93,14 @@ class Plan:
             "largest_batch": self.largest,
             "compile_seconds": compiled.seconds,
             "step_seconds": None if timing is None else timing.to_dict(),
+            "hours": None if hours is None else hours.to_dict(),
             "shares": None if timing is None else self.roofline.shares(timing.total, timing.collective),
             "roofline_seconds": {"compute": self.roofline.compute, "memory": self.roofline.memory},
             "bound": self.roofline.bound,
             "collectives_per_step": None if timing is None else dict(timing.collectives),
             "bytes_sent_per_step": None if timing is None else timing.moved,
             "faster_in_turn": None if self.in_turn is None else self.in_turn.to_dict(),
+            "highest_share": None if self.highest is None else self.highest.to_dict(),
             "suggestions": list(self.suggestions),
         }
 
@@ -80,7 +112,8 @@ def make_plan(
     search: bool = True,
     say: Say = lambda text: None,
 ) -> Plan:
-    """Compile the job for the slice. mesh: (data, model), None chooses. search: look for the largest batch as well."""
+    """Compile the job for the slice. mesh: (data, model), None chooses. search: look for the largest batch as well,
+    and, where it chooses, for the mesh with the highest share of the roofline."""
     if mesh is not None:
         check_mesh(mesh, topology, job)
     compiler = Compiler(topology)
@@ -95,8 +128,9 @@ def make_plan(
     if search and timing is not None and too_large:
         in_turn = faster_in_turn(compiler, too_large[0], timing.total, say)
     limit = roofline(job, topology, read)
+    highest = highest_share(compiler, compiled, too_large, say) if search and mesh is None else None
     lines = suggest(compiled, timing, limit, largest, in_turn, mesh is None)
-    return Plan(compiled, largest, timing, limit, in_turn, tuple(lines))
+    return Plan(compiled, largest, timing, limit, in_turn, highest, tuple(lines))
 
 
 def time_of(compiled: Compiled) -> Timing | None:
@@ -104,7 +138,11 @@ def time_of(compiled: Compiled) -> Timing | None:
     if not compiled.fits or compiled.text is None:
         return None
     module = parse_module(compiled.text)
-    return time_of_loop(module, module.step_loop(), compiled.topology.chip)
+    chip = compiled.topology.chip
+    found = time_of_loop(module, module.step_loop(), chip)
+    if isinstance(chip, TPU):
+        return found
+    return found.within(roofline(compiled.job, compiled.topology, compiled.read).limit, chip.shares)
 
 
 def check_mesh(mesh: tuple[int, int], topology: Topology, job: Job) -> None:
@@ -152,6 +190,24 @@ def faster_in_turn(compiler: Compiler, too_large: Compiled, step: float, say: Sa
     return InTurn(batch, too_large.mesh, timing.total, turns * timing.total)
 
 
+def highest_share(compiler: Compiler, chosen: Compiled, too_large: Sequence[Compiled], say: Say) -> HighestShare | None:
+    """Of the chosen mesh, which should be the fastest, and those on which a step has to read more: others are no faster, and
+    have no higher limit. None without times of the compiler."""
+    job, topology = chosen.job, compiler.topology
+    if not isinstance(topology.chip, TPU) or not chosen.fits:
+        return None
+    limits = {shape: roofline(job, topology, compiler.read_bytes(job, *shape)).limit for shape in meshes(compiler, job)}
+    without, found = {one.mesh for one in too_large}, []
+    for shape, limit in limits.items():
+        if shape in without or (shape != chosen.mesh and limit <= limits[chosen.mesh]):
+            continue
+        say(f"{topology.name}: compiling for {shape[0]} x {shape[1]}")
+        timing = time_of(chosen if shape == chosen.mesh else compiler.compile(job, *shape))
+        if timing is not None:
+            found.append(HighestShare(shape, timing.total, limit / timing.total))
+    return max(found, key=lambda one: one.roofline, default=None)
+
+
 def find_largest(compiler: Compiler, compiled: Compiled, say: Say) -> int | None:
     job, (data, model) = compiled.job, compiled.mesh
     if compiler.weight_bytes(job, data, model) > compiler.topology.chip.hbm:
@@ -182,7 +238,15 @@ def suggest(
     elif model < topology.devices:
         lines.append(f"it does not fit: try --mesh 1x{topology.devices}")
     else:
-        lines.append("it does not fit: take a slice with more chips, or a chip with more memory")
+        lines.append("it does not fit: take more chips, or a chip with more memory, or --dtype int8")
+    if compiled.fits and topology.chip.accelerator == "gpu":
+        lines.append("let JAX have the memory: XLA_PYTHON_CLIENT_MEM_FRACTION=.95 (left alone it takes 75 %)")
+    experts = job.config.experts
+    if experts is not None and topology.chip.accelerator == "gpu":
+        lines.append(
+            f"a step takes much longer: XLA's GPU compiler multiplies each of a token's {experts.per_token} choices with "
+            f"all {experts.count} experts, and times and costs count the chosen ones only"
+        )
     memory = compiled.memory
     if memory is not None and memory.record > 0.1 * memory.total:
         lines.append("the record is large: record top or counts, every n-th step (--every), or stream it (stream=16)")

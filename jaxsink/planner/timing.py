@@ -1,13 +1,18 @@
 """How long a step takes, from the compiled program: the compiler's cycles, and our own figures where it gives none.
 
+On TPUs:
+
 - Operations with `estimated_cycles`: cycles / clock.
-- Collectives have none: a ring over the devices of a group, both directions, at the links' peak, and HOP per neighbour. One
-  that runs beside other work (start … done) counts with what that work does not cover.
+- Collectives have none: a ring over the devices of a group, both directions, at the links' peak, and `hop` per neighbour.
+  One that runs beside other work (start … done) counts with what that work does not cover.
 - Pallas kernels have none: the products of their own cost estimate at RECEIVED_SHARE of the peak (ALONE_SHARE, if they do
   not add up what keys receive), the least that benchmarks/kernel.py counts from instruction bundles (v5e, S = 512), or
   their bytes at HBM's peak.
 - Sorts, gathers, scatters and the like have none: their bytes at HBM's peak (a sort as often as a bitonic network passes
   over them). Operations on scalars, and copies between HBM and VMEM that the compiler runs beside other work: 0.
+
+On GPUs the compiler gives no cycles at all. A step lies between the roofline at the best share that programs reach of it,
+with the collectives beside it, and the roofline at the worst share, with the collectives after it (`within`).
 """
 
 from __future__ import annotations
@@ -15,11 +20,12 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxsink.planner.hlo import COLLECTIVES, Loop, Module, Op, group_size
-from jaxsink.planner.topology import HOP, Chip
+from jaxsink.planner.topology import Chip
+from jaxsink.planner.tpu import TPU
 
 FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "replica-id", "after-all",
@@ -41,6 +47,7 @@ class Timing:
     kernels: float = 0.0  # Pallas kernels; part of `modelled`
     collectives: Counter[str] = field(default_factory=Counter)  # how many of each kind
     moved: float = 0.0  # bytes that a device sends
+    range: tuple[float, float] | None = None  # of the total, where it is no more than a guess between two ends
 
     @property
     def total(self) -> float:
@@ -55,8 +62,15 @@ class Timing:
     def to_dict(self) -> dict[str, Any]:
         return {
             "compiler": self.compiler, "modelled": self.modelled, "collective": self.collective,
-            "collective_beside_other_work": self.covered, "kernels": self.kernels, "total": self.total,
+            "collective_beside_other_work": self.covered, "kernels": self.kernels, "total": self.total, "range": self.range,
         }  # fmt: skip
+
+    def within(self, limit: float, shares: tuple[float, float]) -> Timing:
+        """With these collectives, and the rest between two shares of the roofline; the total is the geometric middle."""
+        fast = max(limit / shares[0], self.collective)
+        slow = limit / shares[1] + self.collective
+        middle = math.sqrt(fast * slow)
+        return replace(self, modelled=middle - self.collective, range=(fast, slow))
 
 
 def time_of(module: Module, computation: str, chip: Chip) -> Timing:
@@ -111,9 +125,9 @@ def ring(kind: str, size: float, count: int, chip: Chip) -> tuple[float, float]:
         return 0.0, 0.0
     rounds = {"all-reduce": 2.0}.get(kind, 1.0)
     moved = size if kind.startswith("collective") else rounds * size * (count - 1) / count
-    both_ways = chip.link if count > 2 and not kind.startswith("collective") else chip.link / 2  # two have one link
-    hops = 1 if kind.startswith("collective") else rounds * (count - 1)
-    return moved / both_ways + hops * HOP, moved
+    to_one = kind.startswith("collective")
+    hops = 1 if to_one else rounds * (count - 1)
+    return moved / chip.sends(count, to_one) + hops * chip.hop, moved
 
 
 def _inner(module: Module, op: Op) -> Op:
@@ -139,6 +153,8 @@ def collective_kind(module: Module, op: Op) -> str | None:
 
 
 def time_of_op(module: Module, op: Op, computation: str, chip: Chip) -> Timing:
+    if not isinstance(chip, TPU):
+        return Timing()
     if op.cycles is not None:
         return Timing(compiler=op.cycles / chip.clock)
     if op.kind == "custom-call":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, a_model
 from jaxsink.evals.conditions import Condition, conditions, intervention
 from jaxsink.evals.layout import BUCKET, STREAM, Bucket, layout
 from jaxsink.evals.likelihood.canvases import SHARES
@@ -79,7 +79,7 @@ def published_workload(
     sampler = setting.sampler()
     sampler.check(config)
     if setting.decoder != "autoregressive" and config.mask_id is None:
-        raise JaxsinkError(f"{setting.name} is for a diffusion model, and a {config.family} model has no mask token.")
+        raise JaxsinkError(f"{setting.name} is for a diffusion model, and {a_model(config.family)} has no mask token.")
     counted = "the model's tokenizer" if lengths is not None else COUNTED_WITH
     lengths = tuple(lengths) if lengths is not None else estimated_lengths(setting)
     work = Workload(setting.name, config, sampler, lengths, table_1_conditions(), counted, dtype=dtype)

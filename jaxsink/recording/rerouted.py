@@ -88,4 +88,4 @@ def strongest(tap: Tap) -> Int[Array, "B H"]:
 
 def own(probs: Float32[Array, "B H Q S"], tap: Tap) -> Float32[Array, "B H Q"]:
     """What each query pays to itself."""
-    return jnp.take_along_axis(probs, tap.query_position[None, None, :, None], axis=-1)[..., 0]
+    return jnp.take_along_axis(probs, tap.query_position[None, None, :, None], axis=-1, mode="clip")[..., 0]

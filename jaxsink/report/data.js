@@ -88,6 +88,29 @@ class Generation {
     return withTop(values);
   }
 
+  // Which of the frames with guesses is shown at a frame: the last one.
+  lensFrame(frame) {
+    let at = 0;
+    while (at + 1 < this.lens.frames.length && this.lens.frames[at + 1] <= frame) at++;
+    return at;
+  }
+
+  // What the lens reads: word, share and whether it is what stands there in the end; for each of its layers the best guesses.
+  guesses(token, at, row) {
+    const { shape: [, layers, size, best], place } = this.lens, slot = (place[at] ?? place[0]).indexOf(token);
+    if (slot < 0) return [];
+    this.lens.codes ??= this.decodeLens();
+    const { words, shares } = this.lens.codes, first = ((at * layers + row) * size + slot) * best;
+    return Array.from({ length: best }, (_, i) => first + i).filter((at) => words[at] !== 0xffff)
+      .map((at) => ({ word: this.lens.words[words[at]], share: shares[at] / 255, isFinal: words[at] === this.lens.final[token] }));
+  }
+
+  decodeLens() {
+    const text = atob(document.getElementById(`generation-${this.index}-lens`).textContent), bytes = Uint8Array.from(text, (char) => char.charCodeAt(0));
+    const count = bytes.length / 3, words = Uint16Array.from({ length: count }, (_, i) => bytes[2 * i] | (bytes[2 * i + 1] << 8));
+    return { words, shares: bytes.subarray(2 * count) };
+  }
+
   // The frame that was last recorded at a step.
   frameAt(step) {
     let frame = 0;

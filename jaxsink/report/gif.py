@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.played import PlayedGeneration
 from jaxsink.report.view import View
@@ -26,7 +27,7 @@ SLOT = 1.6  # width of a masked slot, in sizes of the font, whatever token it wi
 POWER = 1.7
 FRAME, HOLD = 120, 2500  # milliseconds per step, and for the last one
 MOST = 96  # frames; longer generations skip some
-SIZES = (22, 20, 18, 16, 14, 12, 11, 10, 9, 8)  # of the text, the largest that fits
+SIZES = (34, 30, 26, 22, 20, 18, 16, 14, 12, 11, 10, 9, 8)  # of the text, the largest that fits
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,19 @@ class Panel:
         return self.view.generation
 
 
+@checked()
 def draw_gif(views: list[View], path: Path) -> int:
-    """Write the animation of one or two generations to a file; returns the number of frames."""
+    """Write the animation of one or two generations to a file; returns the number of frames.
+
+    Args:
+        views: what is shown, side by side
+        path: of the file
+
+    Examples:
+        >>> page = jaxsink.report(out, out="run.html")
+        >>> jaxsink.report.draw_gif(list(page.shown), Path("run.gif")) > 1  # frames
+        True
+    """
     from PIL import Image
 
     if not views:

@@ -7,18 +7,20 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.generations import played_generations
 from jaxsink.report.page import render, write_page
 from jaxsink.report.study import StudyResults
 from jaxsink.sampling.generation import Generation
-from jaxsink.sampling.record_file import read_record
+from jaxsink.sampling.record_file import WORDS, read_record
 from jaxsink.text.token_texts import token_texts
 
 if TYPE_CHECKING:
@@ -28,13 +30,23 @@ FRAME_HEIGHT = 860  # pixels, in a notebook
 TITLE = "Attention sinks: this run"
 
 
+@checked()
 def show(generation: Generation, tokenizer: Tokenizer | None = None) -> None:
-    """Show the player page: inside a notebook, or else as a temporary file in the browser; its path is printed."""
+    """Show the player page: inside a notebook, or else as a temporary file in the browser; its path is printed.
+
+    Args:
+        generation: with a record of `received()` or `received_by_query()`
+        tokenizer: for the texts; None: the generation's own
+
+    Examples:
+        >>> jaxsink.show(out)  # prints where the page is, and opens it
+        /...jaxsink-....html
+    """
     study = study_of(generation, tokenizer, "this run")
     if in_notebook():
         from IPython.display import HTML, display  # type: ignore[import-not-found]
 
-        display(HTML(in_frame(render(study))))
+        display(HTML(f"{in_frame(render(study))}\n"))  # IPython warns of a text that ends with its frame
         return
     handle, name = tempfile.mkstemp(prefix="jaxsink-", suffix=".html")
     os.close(handle)
@@ -69,7 +81,8 @@ def study_of(generation: object, tokenizer: Tokenizer | None, title: str) -> Stu
             raise JaxsinkError(f"report: a page is made of what `generate` returned, not of {type(one).__name__}.")
         own = tokenizer or one.tokenizer
         texts = [token_texts(own, ids) for ids in np.asarray(one.tokens)]
-        played += played_generations(one, texts, label.replace(" ", "-") or "run", title, label)
+        words = partial(token_texts, own)
+        played += played_generations(one, texts, label.replace(" ", "-") or "run", title, label, words)
     if not played:
         raise JaxsinkError("report: there is no generation to show.")
     return StudyResults(Path("."), {}, [], played, TITLE)
@@ -84,7 +97,9 @@ def read_records(files: Sequence[Path]) -> StudyResults:
         generation, texts, settings = read_record(file)
         model = Path(str(settings.get("model") or file.stem)).name
         try:
-            played += played_generations(generation, texts, name, model, "" if len(files) == 1 else name)
+            known = settings.pop(WORDS, {})
+            words = (lambda ids, known=known: [known.get(str(token), str(token)) for token in ids]) if known else None
+            played += played_generations(generation, texts, name, model, "" if len(files) == 1 else name, words)
         except JaxsinkError as error:
             raise JaxsinkError(f"{file}: {error}") from error
         facts[name] = settings

@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.figures import embed, figure_html, source
 from jaxsink.report.played import Packing, PlayedGeneration, choose_packing, pack
@@ -29,6 +30,7 @@ SCRIPTS = (
     "charts.js",
     "map.js",
     "grid.js",
+    "lens.js",
     "pane.js",
     "player.js",
     "address.js",
@@ -45,8 +47,19 @@ WORDS = {  # for one, for several
 }
 
 
+@checked()
 def render(study: StudyResults, show: list[View] | None = None) -> str:
-    """The page as text. show: the one or two generations that the player opens with."""
+    """The page as text.
+
+    Args:
+        study: what it shows
+        show: the one or two generations that the player opens with
+
+    Examples:
+        >>> page = jaxsink.report(out, out="run.html")
+        >>> jaxsink.report.render(page.study).startswith("<!doctype html>")
+        True
+    """
     packing = Packing(16, 1)
     show = opening(study.generations, study.eps) if show is None else show
     fields = page_fields(study, packing, show)
@@ -69,8 +82,19 @@ def render(study: StudyResults, show: list[View] | None = None) -> str:
     return Template(asset("page.html")).substitute(fields, blobs="\n".join(blobs))
 
 
+@checked()
 def write_page(study: StudyResults, page: Path, show: list[View] | None = None) -> None:
-    """The page as a file, whole or not at all."""
+    """The page as a file, whole or not at all.
+
+    Args:
+        study: what it shows
+        page: the file
+        show: the one or two generations that the player opens with
+
+    Examples:
+        >>> page = jaxsink.report(out, out="run.html")
+        >>> jaxsink.report.write_page(page.study, Path("again.html"))
+    """
     text = render(study, show)
     with new_file(page) as partial:
         partial.write_text(text, encoding="utf-8")

@@ -130,6 +130,11 @@ class Pane {
     this.linetitle.textContent = `Position ${token}, ${this.textOf(token, frame)}, ${this.since(token)}: attention received from`;
     this.line.setAttribute("aria-label", this.linetitle.textContent);
     drawLine(this.line, generation, lines, token, frame);
+    this.readabletitle.hidden = this.readable.hidden = !generation.lens;
+    if (!generation.lens) return;
+    this.readabletitle.textContent = `Position ${token}: where the lens reads what stands there in the end${generation.lens.note ? ` (${generation.lens.note})` : ""}`;
+    this.readable.setAttribute("aria-label", this.readabletitle.textContent);
+    drawReadable(this.readable, generation, token, frame);
   }
 
   textOf(token, frame) {
@@ -181,6 +186,7 @@ class Pane {
       if (generation.has(part)) lines.push(`from ${NAMES[part]}: ${showNumber(this.view(part).values[frame * generation.size + token])}`);
     }
     if (generation.isHidden(this.view("scores"), token, frame, +this.layer.value, +this.head.value)) lines.push("hidden from this head");
+    if (this.isSecret(token, frame)) lines.push(...readings(generation, token, frame));
     showTip(event, lines.join("\n"));
   }
 }

@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
+from jaxsink.arrays import check_axes, check_texts
+from jaxsink.checks import at_least
 from jaxsink.errors import JaxsinkError
-from jaxsink.sampling.record_file import read_arrays
+from jaxsink.report.lensed import PlayedLens
+from jaxsink.runs.files import interpreting
+from jaxsink.sampling.record_file import LARGEST, read_arrays
 
 PARTS = ("scores", "masked")  # attention from all queries, and from masked ones; the page subtracts for the others
 NEEDED = ("scores", "committed_at", "steps", "tokens", "prompt_length", "model", "kind")
+KINDS = {
+    "committed_at": (Int[np.ndarray, " S"], at_least(-1, LARGEST)),
+    "steps": (Int[np.ndarray, " T"], at_least(0, LARGEST)),
+    "prompt_length": (Int[np.ndarray, ""], at_least(0, LARGEST)),
+}
 CODES = 255  # largest 8-bit code
 
 
@@ -31,6 +41,7 @@ class PlayedGeneration:
     committed_at: np.ndarray  # int[S]
     tokens: list[str]
     parts: dict[str, np.ndarray]
+    lens: PlayedLens | None = None
 
     @property
     def label(self) -> str:
@@ -57,6 +68,11 @@ class PlayedGeneration:
 
 def read_generation(file: Path) -> PlayedGeneration:
     """Raises JaxsinkError with the file's name and what is wrong with it."""
+    with interpreting(file):
+        return _read_generation(file)
+
+
+def _read_generation(file: Path) -> PlayedGeneration:
     data = read_arrays(file)
     missing = [key for key in NEEDED if key not in data]
     if missing:
@@ -69,9 +85,10 @@ def read_generation(file: Path) -> PlayedGeneration:
         if array.shape != shape or array.dtype.kind != "f":
             raise JaxsinkError(f"{file}: {key} must be floats {list(shape)}, not {array.dtype} {list(array.shape)}.")
         parts[key] = to_half(array)
-    for key, size in (("committed_at", shape[3]), ("tokens", shape[3]), ("steps", shape[0])):
-        if data[key].shape != (size,):
-            raise JaxsinkError(f"{file}: {key} must have length {size}, not shape {list(data[key].shape)}.")
+    check_texts(f"{file}: tokens", data["tokens"], (shape[3],))
+    sizes = {"T": ("scores", shape[0]), "S": ("scores", shape[3])}
+    for key, (hint, allowed) in KINDS.items():
+        check_axes(key, data[key], hint, allowed, str(file), sizes)
     if (np.diff(data["steps"]) <= 0).any():
         raise JaxsinkError(f"{file}: steps must increase.")
     if str(data["kind"]) not in ("dlm", "arm"):
@@ -84,6 +101,7 @@ def read_generation(file: Path) -> PlayedGeneration:
         committed_at=data["committed_at"],
         tokens=[str(token) for token in data["tokens"]],
         parts=parts,
+        lens=None,
     )
 
 
@@ -142,6 +160,9 @@ def pack(generation: PlayedGeneration, packing: Packing) -> tuple[dict[str, Any]
         top = float(array.max())
         about["parts"][name] = {"top": top}
         blobs[name] = base64.b64encode(encode(array[keep], top, packing.bits)).decode("ascii")
+    if generation.lens is not None:
+        lens = generation.lens.every(packing.every)
+        about["lens"], blobs["lens"] = lens.about(), lens.blob()
     return about, blobs
 
 

@@ -18,6 +18,8 @@ import numpy as np
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator
 
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.views import Canvas, Largest, Source, canvas_of, largest_of, received_of
 
@@ -40,6 +42,7 @@ MOST_TICKS = 16
 Chosen = int | Literal["mean"] | None
 
 
+@checked(sequence=at_least(0))
 def plot_received(
     source: Source,
     *,
@@ -55,14 +58,24 @@ def plot_received(
 ) -> Axes:
     """A heat map of the attention that each position receives at each step.
 
-    layer, head  numbers as the model counts them, or "mean"; without them the head whose sink moves most is shown
-    sequence     of the batch
-    record       name of the recorder, where several were given
-    rule         what a sink is, for the choice of the head (default: `sinks.Threshold()`)
-    tokenizer    writes tokens on the axis (default: the generation's own)
-    options      for matplotlib's `imshow`, such as vmax or cmap
-
     Blue ticks show where a position's token was filled in, the dotted line where the response begins.
+
+    Args:
+        source: what `generate` returned, or a record with its canvas
+        layer: a number as the model counts them, or "mean"; without layer and head the head whose sink moves most is shown
+        head: a number as the model counts them, or "mean"
+        sequence: of the batch
+        record: name of the recorder, where several were given
+        rule: what a sink is, for the choice of the head; None: `sinks.Threshold()`
+        tokenizer: writes tokens on the axis; None: the generation's own
+        colorbar: draw it
+        ax: draw into these axes; None: new ones
+        **options: for matplotlib's `imshow`, such as vmax or cmap
+
+    Examples:
+        >>> ax = jaxsink.plots.plot_received(out, layer=1, head=0)
+        >>> ax.get_title()
+        'layer 1, head 0'
     """
     canvas = canvas_of(source, sequence, tokenizer)
     shown = received_of(source, canvas, sequence, record)
@@ -90,6 +103,7 @@ def plot_received(
     return axes
 
 
+@checked(layer=at_least(0), head=at_least(0), sequence=at_least(0))
 def plot_trajectory(
     source: Source,
     *,
@@ -105,12 +119,23 @@ def plot_trajectory(
 ) -> Axes:
     """The position of a head's largest sink, step by step; there is a gap where the head has none.
 
-    layer, head  numbers as the model counts them; without them the head whose sink moves most is shown
-    rule         what a sink is (default: `sinks.Threshold()`); a record of `reduce.top` shows the largest key instead
-    others       the other heads too, in grey
-    options      for matplotlib's `plot`, such as color or label
+    The marks are those of `plot_received`.
 
-    sequence, record and tokenizer are as for `plot_received`, and so are the marks.
+    Args:
+        source: as for `plot_received`
+        layer: a number as the model counts them; without layer and head the head whose sink moves most is shown
+        head: a number as the model counts them
+        sequence: as for `plot_received`
+        record: as for `plot_received`
+        rule: what a sink is; None: `sinks.Threshold()`; a record of `reduce.top` shows the largest key instead
+        tokenizer: as for `plot_received`
+        others: the other heads too, in grey
+        ax: draw into these axes; None: new ones
+        **options: for matplotlib's `plot`, such as color or label
+
+    Examples:
+        >>> ax = jaxsink.plots.plot_trajectory(out, rule=jaxsink.sinks.Threshold(eps=2.0))
+        >>> ax.figure.savefig("trajectory.svg")
     """
     if "mean" in (layer, head):
         raise JaxsinkError("positions have no mean that means something; choose a layer and a head by number.")
@@ -137,6 +162,7 @@ def plot_trajectory(
     return axes
 
 
+@checked(sequence=at_least(0))
 def plot_layers(
     source: Source,
     *,
@@ -149,9 +175,19 @@ def plot_layers(
 ) -> Axes:
     """A heat map of how strong the largest sink of each head is, layers down: its score, 0 without one, mean over steps.
 
-    sequence  one of the batch; None = the mean over all
-    rule      what a sink is (default: `sinks.Threshold()`); a record of `reduce.top` shows the largest key instead
-    options   for matplotlib's `imshow`, such as vmax or cmap
+    Args:
+        source: as for `plot_received`
+        sequence: one of the batch; None: the mean over all
+        record: as for `plot_received`
+        rule: what a sink is; None: `sinks.Threshold()`; a record of `reduce.top` shows the largest key instead
+        colorbar: draw it
+        ax: draw into these axes; None: new ones
+        **options: for matplotlib's `imshow`, such as vmax or cmap
+
+    Examples:
+        >>> ax = jaxsink.plots.plot_layers(out)
+        >>> ax.get_ylabel(), ax.get_xlabel()
+        ('layer', 'head')
     """
     found = largest_of(source, sequence, record, rule)
     picture = found.mean_score.mean(axis=1)
@@ -168,9 +204,18 @@ def plot_layers(
 
 
 def busiest(found: Largest, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
-    """(layer, head) of the first sequence's head whose sink moves most, among those of a layer or head if given.
+    """(layer, head) of the first sequence's head whose sink moves most; of several, the one with the strongest sink.
 
-    Of several that move as often, the one with the strongest sink.
+    Args:
+        found: largest sinks, from `jaxsink.report.views.largest_of`
+        layer: only heads of this layer
+        head: only heads of this number
+
+    Examples:
+        >>> from jaxsink.report.views import largest_of
+        >>> layer, head = jaxsink.plots.busiest(largest_of(out, 0, None, None))
+        >>> layer in range(4) and head in range(4)
+        True
     """
     jumps, score = found.jumps[:, 0], found.mean_score[:, 0]
     rank = jumps + score / (1 + score.max())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.played import PlayedGeneration, read_generation
 from jaxsink.runs.files import interpreting, read_json
@@ -22,7 +23,17 @@ KINDS = ("fig", "table")  # the paper's own come first
 
 @dataclass(frozen=True)
 class StudyResults:
-    """What the page shows: findings, with their figures in `path`, and generations for the player."""
+    """What the page shows: findings, with their figures in `path`, and generations for the player.
+
+    Examples:
+        >>> few = {"problems": 2, "generations": 2, "untrained": 0}
+        >>> findings, study = jaxsink.study(["fig1"], "mini-llama", "one-figure", **few)
+        >>> results = jaxsink.report.read_study("one-figure")
+        >>> [finding.title for finding in results.findings] == [finding.title for finding in findings]
+        True
+        >>> results.eps, results.figures(results.findings[0])[0].suffix
+        (3.0, '.svg')
+    """
 
     path: Path
     manifest: dict[str, Any]
@@ -42,8 +53,19 @@ class StudyResults:
         return [self.path / "figures" / name for name in finding.figures]
 
 
+@checked()
 def read_study(path: str | Path) -> StudyResults:
-    """Everything in a study directory that the page shows."""
+    """Everything in a study directory that the page shows.
+
+    Args:
+        path: the directory of `jaxsink study`
+
+    Examples:
+        >>> few = {"problems": 2, "generations": 2, "untrained": 0}
+        >>> findings, study = jaxsink.study(["fig1"], "mini-llama", "one-figure", **few)
+        >>> len(jaxsink.report.read_study("one-figure").generations)
+        4
+    """
     path = Path(path)
     if not path.is_dir():
         raise JaxsinkError(f"{path} is not a directory; give the directory that `jaxsink study` wrote.")

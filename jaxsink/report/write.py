@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.gcs import local
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.report.gif import draw_gif
 from jaxsink.report.own import in_frame, read_records, study_of
 from jaxsink.report.page import write_page
 from jaxsink.report.study import StudyResults, read_study
 from jaxsink.report.view import View, choose_generation, opening, views
-from jaxsink.runs.atomic import check_replaceable, new_file
+from jaxsink.runs.atomic import check_writable, new_file
+from jaxsink.runs.files import user_path
 from jaxsink.runs.progress import stage
 from jaxsink.sampling.generation import Generation
 
@@ -31,7 +34,19 @@ Source = Generation | Mapping[str, Generation] | PathLike | Sequence[PathLike]
 class Page(os.PathLike[str]):
     """A page on the disk, which a notebook shows in place.
 
-    shown: what it opens with; gif: the animation, if one was asked for, and its frames.
+    Attributes:
+        path: the file
+        study: what it shows
+        shown: the generations that it opens with
+        gif: the animation, if one was asked for
+        frames: of the animation
+
+    Examples:
+        >>> page = jaxsink.report(out, out="run.html")
+        >>> page.path.name
+        'run.html'
+        >>> page.to_dict()["page"]
+        'run.html'
     """
 
     path: Path
@@ -62,6 +77,7 @@ class Page(os.PathLike[str]):
         return found
 
 
+@checked(layer=at_least(-1), head=at_least(-1))
 def report(
     source: Source,
     tokenizer: Tokenizer | None = None,
@@ -75,15 +91,23 @@ def report(
 ) -> Page:
     """Write the player page: which tokens receive attention, step by step, in each layer and head; and of a study all else.
 
-    source     the directory of a study; or files that `jaxsink generate --record` wrote; or what `generate` returned, with
-               record=jaxsink.record.received() (or received_by_query(), or a dict with one of them); or several of those
-               by label, to be compared: {"plain": a, "top sink hidden": b}
-    tokenizer  for the texts of generations in memory; None takes their own, or shows ids
-    out        the page, one file that needs nothing but a browser (DIR/report.html, RUN.html, report.html)
-    title      what generations in memory are called in the page, for instance the model's name
-    gif        also draw an animation into this file
-    show       one or two generations, or models, to open with and to animate, by name
-    layer, head  to open with, -1 for the mean; None takes the head whose sink moves most
+    Args:
+        source: the directory of a study; or files that `jaxsink generate --record` wrote; or what `generate`
+            returned, with record=jaxsink.record.received() (or received_by_query(), or a dict with one of
+            them); or several of those by label, to be compared: {"plain": a, "top sink hidden": b}
+        tokenizer: for the texts of generations in memory; None takes their own, or shows ids
+        out: the page, one file that needs nothing but a browser (DIR/report.html, RUN.html, report.html)
+        title: what generations in memory are called in the page, for instance the model's name
+        gif: also draw an animation into this file
+        show: one or two generations, or models, to open with and to animate, by name
+        layer: to open with, -1 for the mean; None takes the head whose sink moves most
+        head: as for `layer`
+
+    Examples:
+        >>> hide = jaxsink.sinks.MaskSinks(k=1)
+        >>> hidden = jaxsink.generate(model, question, sampler, intervene=hide, record=jaxsink.record.received())
+        >>> jaxsink.report({"plain": out, "top sink hidden": hidden}, out="both.html").path.exists()
+        True
     """
     page = default_page(source) if out is None else check_name(out, (".html", ".htm"))
     animation = None if gif is None else check_name(gif, (".gif",))
@@ -103,8 +127,8 @@ def report(
 def paths_of(source: Source) -> list[Path] | None:
     """Where it lies on the disk; None: in memory."""
     if isinstance(source, str | os.PathLike):
-        return [Path(source)]
-    return [Path(path) for path in source] if isinstance(source, list | tuple) else None
+        return [user_path(source)]
+    return [user_path(path) for path in source] if isinstance(source, list | tuple) else None
 
 
 def default_page(source: Source) -> Path:
@@ -139,5 +163,5 @@ def check_name(name: PathLike, endings: tuple[str, ...]) -> Path:
     path = local(name, "the page or animation")
     if path.suffix.lower() not in endings or path.is_dir():
         raise JaxsinkError(f"{name} must be a file that ends in {' or '.join(endings)}.")
-    check_replaceable(path)
+    check_writable(path)
     return path

@@ -59,8 +59,8 @@ def new_file(path: Path) -> Iterator[Path]:
     Several processes, also of several hosts, may do so at the same time; what killed ones left here is removed.
     """
     check_replaceable(path)
-    mine = f".{path.name}.{socket.gethostname()}-"
-    partial = path.with_name(f"{mine}{os.getpid()}.partial")
+    partial = _unfinished(path)
+    mine = partial.name.removesuffix(f"{os.getpid()}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f"{glob.escape(mine)}*.partial"):
         if not _is_alive(left.name.removeprefix(mine).removesuffix(".partial")):
@@ -78,11 +78,30 @@ def new_file(path: Path) -> Iterator[Path]:
 
 def check_replaceable(path: Path) -> None:
     """Only a regular file is ever replaced, or a link to one: /dev/null must stay what it is, for everybody."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             kind = "a directory" if stat.S_ISDIR(mode) else "a device, pipe or socket"
             raise JaxsinkError(f"{path} is {kind}, which is never replaced by a file; choose another name.")
+
+
+def check_writable(path: Path) -> None:
+    """Before the work whose result goes there: whether `new_file` can write it, which only trying tells."""
+    check_replaceable(path)
+    folder = next((parent for parent in path.parents if os.path.lexists(parent)), path)
+    trial = folder / _unfinished(path).name
+    try:
+        os.close(os.open(trial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        trial.unlink()
+    except FileExistsError:  # it is being written
+        pass
+    except OSError as error:
+        raise JaxsinkError(f"{path} cannot be written ({error.strerror}); choose another place.") from error
+
+
+def _unfinished(path: Path) -> Path:
+    """What a file is called while this process writes it."""
+    return path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.partial")
 
 
 @contextmanager

@@ -15,4 +15,4 @@ def cache_directory(name: str, variable: str) -> Path | None:
     named = os.environ.get(variable)
     if named is None:
         return platformdirs.user_cache_path("jaxsink", appauthor=False) / name
-    return None if named.strip().lower() in OFF else Path(named).expanduser().absolute()
+    return None if named.strip().lower() in OFF else Path(os.path.expanduser(named)).absolute()

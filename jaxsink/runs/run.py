@@ -25,6 +25,7 @@ from typing import Any
 import jax
 
 from jaxsink.checkpoints.formats import JsonObject
+from jaxsink.checks import shown
 from jaxsink.errors import JaxsinkError
 from jaxsink.parallel.hosts import is_main
 from jaxsink.runs.atomic import write_json
@@ -111,8 +112,8 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
         raise JaxsinkError(f"{folder} holds a run of another kind ({known}, not {kind}); choose another directory.")
     if form != FORMAT:
         raise JaxsinkError(
-            f"{path} has format {form}, where this jaxsink ({__version__}) has {FORMAT}; go on with the version that began "
-            "the run, or choose another directory."
+            f"{path} has format {shown(form)}, where this jaxsink ({__version__}) has {FORMAT}; go on with the version that "
+            "began the run, or choose another directory."
         )
     return found
 

@@ -9,26 +9,38 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Float32, Int
 
+from jaxsink.errors import a_model
 from jaxsink.nn.conditioning import as_time
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import require
-from jaxsink.sampling.blocks import first_open_block, whole_blocks
+from jaxsink.sampling.blocks import BlockCausalSampler, first_open_block, whole_blocks
 from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
 from jaxsink.sampling.confidence import commit_best, keep_within_p, pick, position_draws, token_noise, without
-from jaxsink.sampling.diffusion import DiffusionSampler
 from jaxsink.sampling.rng import TRANSFER, Draws
 from jaxsink.sampling.schedules import dream_ratios, torch_linspace
 
 
 @dataclass(frozen=True)
-class AncestralSampler(DiffusionSampler):
+class AncestralSampler(BlockCausalSampler):
     """The masking process run backwards: positions come at random, tokens are drawn from the model, and both stay.
 
-    steps: so many noise levels from 1 to `eps`; between t and s a mask is filled with probability 1 - s/t, and the last step
-    fills the rest (MDLM). steps=None goes from one filled mask to the next instead, in a random order: what
-    infinitely many steps would give (the first-hitting sampler, BD3LM). Block-causal models are sampled that way, block
-    by block, and their last block is always a whole one. top_p: draw from the likeliest tokens that have no more than
-    this probability together. stop_at_eos: a sequence that has an eos in its response when a block is full is finished.
+    Block-causal models are sampled block by block, and their last block is always a whole one.
+
+    Attributes:
+        gen_length: tokens of the response
+        steps: so many noise levels from 1 to `eps`; between t and s a mask is filled with probability 1 - s/t, and the last
+            step fills the rest (MDLM). None goes from one filled mask to the next instead, in a random order: what
+            infinitely many steps would give (the first-hitting sampler, BD3LM)
+        temperature: of the draws
+        top_p: draw from the likeliest tokens that have no more than this probability together
+        eps: the last noise level
+        stop_at_eos: a sequence that has an eos in its response when a block is full is finished
+
+    Examples:
+        >>> jaxsink.AncestralSampler(gen_length=16, steps=8).total_steps(16)
+        8
+        >>> jaxsink.AncestralSampler(gen_length=16).total_steps(16)  # one mask after another
+        16
     """
 
     stop_rule = "any"
@@ -48,7 +60,7 @@ class AncestralSampler(DiffusionSampler):
         super().check(config)
         require(
             self.steps is None or config.block_length is None,
-            f"AncestralSampler: a {config.family} model of blocks is filled one mask at a time; leave steps out.",
+            f"AncestralSampler: {a_model(config.family)} of blocks is filled one mask at a time; leave steps out.",
         )
         require(
             self.steps is not None or config.time_conditioning in (None, "constant"),

@@ -17,17 +17,20 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, PyTree, Shaped
 
+from jaxsink.errors import a_model
 from jaxsink.nn.batch import Batch
+from jaxsink.nn.cache import Cache
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.transformer import Cache, Output, empty_cache
+from jaxsink.nn.recorder import Recorder
+from jaxsink.nn.transformer import Output, empty_cache
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
-from jaxsink.recording.recorders import Recorder
 from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.base import Sampler, require
 from jaxsink.sampling.confidence import pick, shape_logits, token_noise, without
 from jaxsink.sampling.interventions import acts_on_all_rows, ranks_on_clean
 from jaxsink.sampling.rng import Draws
 from jaxsink.sampling.run import Carry, Decoding, before_intervening, checked, intervened
+from jaxsink.sampling.whole_sums import adds_up, reduced, unreduced
 
 
 @pytree_dataclass
@@ -55,8 +58,22 @@ class Now(NamedTuple):
 class ARSampler(Sampler[ARCarry]):
     """Autoregressive generation with a key/value cache; one token per step.
 
-    Each step records the query of the token that was just written (what the last token attends to). whole_map=True adds
-    the queries up, so that `received` covers the whole causal map so far, prompt included, as the paper's figures need.
+    Models that were trained to write token by token beside something else (`ModelConfig.writes_causally`) run causally. Each
+    step records the query of the token that was just written (what the last token attends to).
+
+    Attributes:
+        max_new_tokens: tokens of the response
+        temperature: of the draws; 0 takes the likeliest token
+        top_p: draw from the likeliest tokens that have this probability together
+        top_k: draw from so many of the likeliest tokens
+        stop_at_eos: a sequence ends with its first eos
+        whole_map: add the queries up, so that `received` covers the whole causal map so far, prompt included, as the paper's
+            figures need
+
+    Examples:
+        >>> llama = jaxsink.load("mini-llama")
+        >>> jaxsink.generate(llama, question, jaxsink.ARSampler(max_new_tokens=16)).text.splitlines()[-1]
+        '#### 7'
     """
 
     is_autoregressive = True
@@ -72,7 +89,14 @@ class ARSampler(Sampler[ARCarry]):
 
     def check(self, config: ModelConfig) -> None:
         super().check(config)
-        require(config.attention == "causal", f"ARSampler: a {config.family} model is not autoregressive.")
+        require(
+            config.attention == "causal" or config.writes_causally,
+            f"ARSampler: {a_model(config.family)} is not autoregressive; model.with_attention('causal') runs it causally.",
+        )
+
+    def run_config(self, config: ModelConfig) -> ModelConfig:
+        """Weights that were trained in both ways (Nemotron-Labs-Diffusion's) run causally here."""
+        return config.with_attention("causal")
 
     def total_steps(self, masks: int) -> int:
         return self.max_new_tokens
@@ -132,7 +156,7 @@ class ARSampler(Sampler[ARCarry]):
             return carry
         mask = run.inputs.mask & (jnp.arange(run.inputs.mask.shape[1]) < count)
         batch = Batch.make(run.config, carry.tokens, mask, prompt=run.inputs.prompt)._replace(queries=count)
-        recorders = self.added_up(run)
+        batch, recorders = run.looked_into(batch, carry.step), self.added_up(run)
         out = run.model(batch, cache=carry.cache, recorders=recorders, execution=run.spec.execution, head=False)
         clean = None if carry.clean_cache is None else jax.tree.map(jnp.copy, out.cache)
         return carry.replace(cache=out.cache, sums=out.record, clean_cache=clean)
@@ -196,7 +220,7 @@ class ARSampler(Sampler[ARCarry]):
         Steps that run all tokens have the whole map anyway.
         """
         recorders = run.spec.record.recorders if self.whole_map and not acts_on_all_rows(run.spec.intervene) else ()
-        return tuple(replace(r, reductions=()) for r in recorders if adds_up(r))
+        return unreduced(tuple(r for r in recorders if adds_up(r)))
 
 
 def batch_now(run: Decoding, carry: ARCarry) -> Batch:
@@ -218,17 +242,12 @@ def run_now(
     recorders: tuple[Recorder, ...] = (),
 ) -> Output:
     """The newest token through the layers, on the cache; without one all tokens, of which the newest is wanted."""
-    batch, last = batch_now(run, carry), newest(run, carry)
+    batch, last = run.looked_into(batch_now(run, carry), carry.step), newest(run, carry)
     if cache is not None:
         batch = batch._replace(start=last, queries=1)
     else:
         batch = batch._replace(outputs=jnp.full((carry.tokens.shape[0], 1), last))
     return run.model(batch, cache=cache, drop=drop, recorders=recorders, execution=run.spec.execution, head=False)
-
-
-def adds_up(recorder: Recorder) -> bool:
-    """True = its values for different queries add up to the value of the whole map."""
-    return recorder.join == "sum" and not recorder.of_last_query
 
 
 def split(values: tuple[PyTree, ...], *counts: int) -> tuple[tuple[PyTree, ...], ...]:
@@ -243,16 +262,7 @@ def with_sums(
     run: Decoding, carry: ARCarry, records: tuple[PyTree, ...], sums: tuple[PyTree, ...]
 ) -> tuple[PyTree, ...]:
     """All recorders' values in order: sums over the queries so far, reduced layer by layer, among those of this step."""
-    keys = batch_now(run, carry).keys
-
-    def unless_done(total: Shaped[Array, "L ..."]) -> Shaped[Array, "L ..."]:
-        """Sequences that have finished have no statistics."""
-        if total.shape[1:2] != carry.done.shape:
-            return total
-        return jnp.where(carry.done.reshape(1, -1, *[1] * (total.ndim - 2)), 0, total)
-
-    def reduced(recorder: Recorder, total: PyTree) -> PyTree:
-        return jax.vmap(lambda value: recorder.finish(value, keys))(jax.tree.map(unless_done, total))
-
-    of_step, of_all = iter(records), iter(sums)
-    return tuple(reduced(r, next(of_all)) if adds_up(r) else next(of_step) for r in run.spec.record.recorders)
+    keys, of_step, of_all = batch_now(run, carry).keys, iter(records), iter(sums)
+    return tuple(
+        reduced(r, next(of_all), keys, carry.done) if adds_up(r) else next(of_step) for r in run.spec.record.recorders
+    )

@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, PyTree
 
 from jaxsink.checks import Range, above, at_least, check_fields
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, a_model
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.canvas import Appending
 from jaxsink.sampling.run import Carry, Decoding
@@ -46,7 +46,27 @@ RANGES: Mapping[str, Range] = {  # of settings, in whatever sampler has them
 
 
 class Sampler(abc.ABC, Generic[C]):
-    """Base of all samplers, which are frozen dataclasses of their settings: hashable, so that equal ones share a program."""
+    """Base of all samplers, which are frozen dataclasses of their settings: hashable, so that equal ones share a program.
+
+    Examples:
+        >>> isinstance(sampler, jaxsink.Sampler)
+        True
+        >>> sampler.settings()[:3]
+        ('gen_length', 'steps', 'block_length')
+        >>> sampler.with_settings({"temperature": 0.5}).temperature
+        0.5
+        >>> sampler.stated()["remasking"]
+        'low_confidence'
+        >>> sampler.check(model.config)  # nothing to object to
+        >>> sampler.response_length, sampler.with_length(32).response_length, sampler.window(model.config)
+        (16, 32, 16)
+        >>> sampler.total_steps(16), sampler.passes, sampler.queries_per_step(36)
+        (8, 1, 36.0)
+        >>> sampler.blank_id(model.config) == model.config.mask_id, sampler.ends_at_eos, sampler.keeps(model.config)
+        (True, True, False)
+        >>> jaxsink.ARSampler().with_whole_map().whole_map
+        True
+    """
 
     is_autoregressive: ClassVar[bool] = False
     length_field: ClassVar[str] = "gen_length"  # the setting that holds the length of the response
@@ -76,6 +96,10 @@ class Sampler(abc.ABC, Generic[C]):
         Subclasses begin with this, and go on with settings that have to fit each other, or the model.
         """
         check_fields(self, type(self).__name__, RANGES)
+        if not self.is_autoregressive and config.mask_id is None:
+            raise JaxsinkError(
+                f"{a_model(config.family)} has no mask token, so {type(self).__name__} cannot run on it."
+            )
 
     @abc.abstractmethod
     def total_steps(self, masks: int) -> int:
@@ -105,13 +129,22 @@ class Sampler(abc.ABC, Generic[C]):
         """The token that each step wrote at each position, -1 elsewhere; of samplers that may write a position again."""
         return None
 
-    @property
-    def appending(self) -> Appending | None:
-        """How the canvas grows; None = all of it is there from the beginning, or it is written token by token."""
+    def appending(self, config: ModelConfig) -> Appending | None:
+        """How the canvas grows; None = all of it is there from the beginning, or it is written token by token.
+
+        Examples:
+            >>> sampler.appending(model.config) is None, jaxsink.BD3LMSampler().appending(model.config) is None
+            (True, False)
+        """
         return None
 
     def run_config(self, config: ModelConfig) -> ModelConfig:
-        """The configuration under which the model runs: its own, or with blocks of the sampler's length."""
+        """The configuration under which the model runs: its own, or with blocks of the sampler's length.
+
+        Examples:
+            >>> sampler.run_config(model.config) == model.config
+            True
+        """
         return config
 
     @property
@@ -122,11 +155,21 @@ class Sampler(abc.ABC, Generic[C]):
     def response_mask(
         self, config: ModelConfig, prompt_lengths: Int[np.ndarray, " B"], padded: bool
     ) -> Bool[np.ndarray, "B R"]:
-        """The positions of the response that exist. padded: as wide as any prompt could need."""
+        """The positions of the response that exist. padded: as wide as any prompt could need.
+
+        Examples:
+            >>> sampler.response_mask(model.config, np.array([20]), padded=False).shape
+            (1, 16)
+        """
         return np.ones((len(prompt_lengths), self.response_length), bool)
 
     def widest_response(self, config: ModelConfig) -> int:
-        """Positions of a response in a padded batch, whatever the prompts."""
+        """Positions of a response in a padded batch, whatever the prompts.
+
+        Examples:
+            >>> sampler.widest_response(model.config)
+            16
+        """
         return self.response_mask(config, np.ones(1, int), padded=True).shape[1]
 
     def blank_id(self, config: ModelConfig) -> int:
@@ -136,6 +179,10 @@ class Sampler(abc.ABC, Generic[C]):
     @abc.abstractmethod
     def window(self, config: ModelConfig) -> int:
         """Positions whose logits a step computes."""
+
+    def keeps(self, config: ModelConfig) -> bool:
+        """What is finished never changes again, nor its keys and values: a step may run its block alone, exactly."""
+        return False
 
     def queries_per_step(self, length: int) -> float:
         """Tokens of a sequence of this length that run in a step, on average."""

@@ -15,9 +15,10 @@ from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import Batch
+from jaxsink.nn.cache import Cache
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.transformer import Cache, empty_cache
-from jaxsink.recording.recorders import Recorder
+from jaxsink.nn.recorder import Recorder
+from jaxsink.nn.transformer import empty_cache
 from jaxsink.sampling.canvas import Window
 from jaxsink.sampling.run import Decoding
 
@@ -61,32 +62,40 @@ def cached_pass(
     length = carry.tokens.shape[1]
     room = carry.cache.length - length
     batch = Batch.make(run.config, carry.tokens, run.inputs.mask, prompt=run.inputs.prompt, done=carry.done)
-    drop, batch = hiding.drop, batch._replace(hidden_from=hiding.hidden_from)
+    drop, batch, shown = hiding.drop, batch._replace(hidden_from=hiding.hidden_from), recorders
     if room:
         widen = lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room)])  # noqa: E731
         wide = ("tokens", "mask", "kind", "counted", *(() if batch.hidden_from is None else ("hidden_from",)))
         batch = batch._replace(**{name: widen(getattr(batch, name)) for name in wide})
         drop = None if drop is None else widen(drop)
-        recorders = tuple(recorder.of_first_keys(length) for recorder in recorders)
+        shown = tuple(recorder.of_first_keys(length) for recorder in recorders)
 
     def over(start: Int[Array, ""] | int, queries: int) -> PassOutput:
         outputs = head_queries(run.config, window.position - start, 0, queries)
-        part = batch._replace(outputs=outputs, start=start, queries=queries)
-        out = run.model(part, cache=carry.cache, drop=drop, recorders=recorders, execution=run.spec.execution)
+        part = run.looked_into(batch._replace(outputs=outputs, start=start, queries=queries), carry.step)
+        out = run.model(part, cache=carry.cache, drop=drop, recorders=shown, execution=run.spec.execution)
         assert out.logits is not None and out.cache is not None
         return out.logits, out.record, out.cache
 
     begin = window.position[0, 0] - run.config.shift_logits
     whole, block_only = partial(over, 0, length), partial(over, begin, partial_queries(run.config, sampler))
-    return whole_or_part(window.block_step[0] == 0, whole, block_only)
+    return whole_or_part(window.block_step[0] == 0, whole, block_only, recorders)
 
 
-def whole_or_part(is_whole: Bool[Array, ""], whole: Pass, part: Pass) -> PassOutput:
+def whole_or_part(is_whole: Bool[Array, ""], whole: Pass, part: Pass, recorders: tuple[Recorder, ...]) -> PassOutput:
     """One of two passes, whose records must have the same shape."""
-    if jax.eval_shape(whole)[1] != jax.eval_shape(part)[1]:
+    shapes = (jax.eval_shape(one)[1] for one in (whole, part))
+    for recorder, of_whole, of_part in zip(recorders, *shapes, strict=True):
+        if of_whole == of_part:
+            continue
+        if recorder.ending is not None:
+            raise JaxsinkError(
+                f"with a cache only some of the tokens run, so {recorder.name} cannot read all positions; give it positions="
+                "'window', the queries from which the step reads."
+            )
         raise JaxsinkError(
-            "with a cache only some of the tokens run, so only records summed over queries can be kept: received(), "
-            "or a reduction of it, but not maps()."
+            "with a cache only some of the tokens run, so only records summed over queries can be kept, and "
+            f"{recorder.name} is none; record received(), or a reduction of it."
         )
     return lax.cond(is_whole, whole, part)
 

@@ -34,7 +34,7 @@ class Sight(NamedTuple):
     """What exists of the canvas in a step, and how far each query sees; for samplers that append their blocks."""
 
     mask: Bool[Array, "B S"]  # True = real token that exists already
-    limit: Int[Array, "B S"]  # each query sees keys before this position only
+    limit: Int[Array, "B S"] | None  # each query sees keys before this position only; None = the model's pattern
     before: Bool[Array, "B S"]  # keys of the step before: those that an intervention chooses among
 
 
@@ -45,19 +45,28 @@ class Appending:
     block: int
     seeds: bool = False  # the step that writes a block's first token runs before the block is there
     drafts: bool = False  # a block follows the tokens that are verified, wherever they end
+    from_first: bool = False  # blocks are counted from each sequence's first real token, and not from the prompt's end
+    edits: bool = False  # a full block may be gone through again before the next one is there
 
     def ends(
-        self, committed_at: Int[np.ndarray, "B S"], prompt_length: int, steps: Int[np.ndarray, " T"]
+        self,
+        committed_at: Int[np.ndarray, "B S"],
+        first: Int[np.ndarray, " B"],
+        prompt_length: int,
+        steps: Int[np.ndarray, " T"],
     ) -> Int[np.ndarray, "T B"]:
-        """The first position that is not there yet, step by step."""
-        length = committed_at.shape[1]
-        waits = (committed_at >= steps[:, None, None]) & (np.arange(length) >= prompt_length)
+        """The first position that is not there yet, step by step. first: position of each sequence's first real token."""
+        length, step = committed_at.shape[1], steps[:, None, None]
+        waits = committed_at >= step
         front = np.where(waits.any(axis=-1), waits.argmax(axis=-1), length)
         if self.drafts:
             return np.where(front == prompt_length, front, np.minimum(front + self.block - 1, length))
-        begin = front - np.where(front < length, (front - prompt_length) % self.block, 0)
+        if self.edits:  # a step that fills nothing is still in the block that was filled last
+            front = front - ~(committed_at == step).any(axis=-1)
+        origin = first if self.from_first else prompt_length
+        begin = front - np.where(front < length, (front - origin) % self.block, 0)
         end = np.minimum(begin + self.block, length)
-        return np.where(self.seeds & (front == begin), begin, end)
+        return np.maximum(np.where(self.seeds & (front == begin), begin, end), prompt_length)
 
 
 class Window(NamedTuple):
@@ -80,12 +89,20 @@ class Window(NamedTuple):
         return self.eligible if self.written is None else self.eligible | self.written
 
 
+class Part(NamedTuple):
+    """The tokens that a step runs where keys and values of the others are kept: as many as the window has."""
+
+    begin: Int[Array, " B"]  # position of the first one, which may lie before the sequence
+    is_final: Bool[Array, " B"] | None = None  # they will not run again; None = a block runs once more when it is full
+
+
 class Looking(NamedTuple):
     """Where a step looks, and what it sees."""
 
     window: Window
     readers: Int[Array, "B W"]  # the queries that predict the window's positions
     sight: Sight | None = None
+    part: Part | None = None  # None = all tokens run
 
 
 class Commit(NamedTuple):

@@ -19,17 +19,20 @@ from jax import Array, lax
 from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
 from jaxsink.nn.batch import Batch
+from jaxsink.nn.cache import Cache
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.transformer import Cache
+from jaxsink.nn.recorder import Recorder
+from jaxsink.nn.transformer import empty_cache
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
-from jaxsink.recording.recorders import Recorder
 from jaxsink.recording.spec import zeros_like_shapes
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.block_cache import Hiding, PassOutput, cached_pass, empty_block_cache, head_queries
-from jaxsink.sampling.canvas import Block, Canvas, Commit, Looking, Sight, Window
+from jaxsink.sampling.canvas import Block, Canvas, Commit, Looking, Part, Sight, Window
+from jaxsink.sampling.context_cache import keeps_context, kept_pass, with_prompt
 from jaxsink.sampling.interventions import HIDDEN_FROM_SOME, check_edit, ranks_on_clean, rows_of
 from jaxsink.sampling.rng import Draws
-from jaxsink.sampling.run import Carry, Decoding, RunInputs, before_intervening, checked, intervened
+from jaxsink.sampling.run import Carry, Decoding, RunInputs, before_intervening, checked, edited, intervened
+from jaxsink.sampling.whole_sums import unreduced
 
 
 @pytree_dataclass
@@ -40,6 +43,7 @@ class DiffusionCarry(Carry):
     block_step: Int[Array, " B"] = axes()
     block_masks: Int[Array, " B"] = axes()
     cache: Cache | None = axes(batch=-4, heads=-3)
+    sums: tuple[PyTree, ...] | None = axes(1, 2, default=None)  # of queries that will not run again (context_cache.py)
     # of samplers that edit what they wrote:
     stays: Bool[Array, " B"] | None = axes(default=None)
     full_steps: Int[Array, " B"] | None = axes(default=None)
@@ -53,6 +57,14 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
     """A sampler that fills masks; subclasses say where (`block`, `window`) and with what (`decide`).
 
     `block` and `window` default to one block that is the whole response.
+
+    Examples:
+        >>> isinstance(sampler, jaxsink.DiffusionSampler), isinstance(jaxsink.ARSampler(), jaxsink.DiffusionSampler)
+        (True, False)
+        >>> sampler.total_steps(16)  # for 16 masks
+        8
+        >>> sampler.adaptive, sampler.edits
+        (False, False)
     """
 
     cfg_scale: float = 0.0  # guidance
@@ -89,6 +101,10 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
     def sight(self, config: ModelConfig, canvas: Canvas, block: Block, window: Window) -> Sight | None:
         """What exists in this step, and how far each query sees; None = the whole canvas, by the model's own pattern."""
         return None
+
+    def part(self, config: ModelConfig, canvas: Canvas, block: Block) -> Part:
+        """The tokens that run, where a sampler `keeps` the keys and values of what is finished."""
+        return Part(block.begin)
 
     def readers(self, config: ModelConfig, canvas: Canvas, window: Window) -> Int[Array, "B W"]:
         """The queries that predict the window's positions."""
@@ -128,11 +144,31 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
             full_steps=zero if self.edits else None,
             commits=jnp.full((batch, run.spec.total_steps, length), -1, jnp.int32) if self.edits else None,
         )
+
+        if run.spec.edit_tokens is not None:
+            carry = edited(carry, tokens, run.config.vocab)
+
+        def zeros(recorders: tuple[Recorder, ...]) -> tuple[PyTree, ...]:
+            look = partial(run_canvas, run, outputs=zero[:, None], recorders=recorders)
+            return zeros_like_shapes(jax.eval_shape(lambda c: look(c, c.tokens)[1], carry))
+
         if run.spec.intervene is not None:
-            needed = partial(run_canvas, run, outputs=zero[:, None], recorders=run.spec.record.needs)
-            shapes = jax.eval_shape(lambda c: needed(c, c.tokens)[1], carry)
-            carry = before_intervening(run, carry.replace(needed_record=zeros_like_shapes(shapes)))
+            carry = before_intervening(run, carry.replace(needed_record=zeros(run.spec.record.needs)))
+        if keeps_context(self, run.config, run.spec):
+            sums = zeros(unreduced(run.spec.record.recorders))
+            carry = carry.replace(cache=empty_cache(run.model, batch, length), sums=sums)
         return constrain(carry, run.spec.mesh)
+
+    def prefill(self, run: Decoding, carry: DiffusionCarry) -> DiffusionCarry:
+        """Keys and values of the prompt, unless the first step runs all of it."""
+        if carry.sums is None:
+            return carry
+        canvas = see_canvas(run, carry)
+        block = self.block(run.config, canvas)
+        window = see_window(run, self, carry, canvas, block)
+        sight = self.sight(run.config, canvas, block, window)
+        assert sight is not None
+        return with_prompt(run, carry, sight, self.part(run.config, canvas, block))
 
     def step(self, run: Decoding, carry: DiffusionCarry, *, record: bool) -> tuple[DiffusionCarry, tuple[PyTree, ...]]:
         canvas = see_canvas(run, carry)
@@ -141,8 +177,9 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
         sight = self.sight(run.config, canvas, block, window)
         carry = intervened(run, carry, run.inputs.mask if sight is None else sight.before & run.inputs.mask)
         wanted = run.spec.record.recorders if record else ()
-        at = Looking(window, self.readers(run.config, canvas, window), sight)
-        scores, records, needed_record, cache = self._look(run, carry, at, wanted)
+        part = None if carry.sums is None else self.part(run.config, canvas, block)
+        at = Looking(window, self.readers(run.config, canvas, window), sight, part)
+        carry, scores, records = self._look(run, carry, at, wanted)
         if run.spec.edit_logits is not None:
             scores = check_edit("edit_logits", scores, run.spec.edit_logits(carry.step, scores, window.position))
         carry = checked(carry, scores, window.read)
@@ -152,8 +189,6 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
             block=block.number,
             block_step=window.block_step + 1,
             block_masks=window.block_masks,
-            cache=cache,
-            needed_record=needed_record,
             full_steps=window.full_steps,
         )
         return carry, records
@@ -173,8 +208,10 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
         carry: DiffusionCarry,
         at: Looking,
         recorders: tuple[Recorder, ...],
-    ) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...], PyTree, Cache | None]:
-        """Run the model: (logits of the window, records, what the intervention reads, cache)."""
+    ) -> tuple[DiffusionCarry, Float[Array, "B W V"], tuple[PyTree, ...]]:
+        """Run the model: (the carry with what the intervention reads and the cache, logits of the window, records)."""
+        if at.part is not None:
+            return kept_pass(run, carry, at, recorders)
         config, intervene, needs, drop = run.config, run.spec.intervene, run.spec.record.needs, carry.drop
         window, outputs = at.window, at.readers
         some = queries_that_lose_keys(run, carry, window, outputs)
@@ -182,18 +219,20 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
         on_canvas = partial(run_canvas, run, carry, outputs=outputs, hidden_from=some, sight=at.sight, time=time)
         cache = None
         if self.cache is not None:
-            scores, values, cache = self.cached_pass(run, carry, window, Hiding(drop, some), recorders + needs)
+            there = run if at.sight is None else run.with_mask(run.inputs.mask & at.sight.mask)
+            scores, values, cache = self.cached_pass(there, carry, window, Hiding(drop, some), recorders + needs)
         else:
             scores, values = on_canvas(carry.tokens, drop=drop, recorders=recorders + needs)
             if self.cfg_scale > 0:
                 assert config.mask_id is not None
                 without_prompt = jnp.where(run.inputs.prompt & run.inputs.mask, config.mask_id, carry.tokens)
-                unguided, _ = on_canvas(without_prompt, drop=drop)
+                unguided, _ = on_canvas(without_prompt, drop=drop, recorded=False)
                 scores = unguided + (self.cfg_scale + 1) * (scores - unguided)
         needed_record = values[len(recorders) :]
         if intervene is not None and ranks_on_clean(intervene):
             needed_record = on_canvas(carry.tokens, recorders=needs)[1]
-        return scores, values[: len(recorders)], None if intervene is None else needed_record, cache
+        carry = carry.replace(needed_record=None if intervene is None else needed_record, cache=cache)
+        return carry, scores, values[: len(recorders)]
 
 
 def see_canvas(run: Decoding, carry: DiffusionCarry) -> Canvas:
@@ -268,13 +307,22 @@ def run_canvas(
     drop: Shaped[Array, "L B H S"] | None = None,
     recorders: tuple[Recorder, ...] = (),
     sight: Sight | None = None,
+    recorded: bool = True,
 ) -> tuple[Float[Array, "B W V"], tuple[PyTree, ...]]:
-    """(logits, records): the whole sequence through the layers, and the head where it can matter."""
+    """(logits, records): the whole sequence through the layers, and the head where it can matter.
+
+    recorded: False for the pass of guidance without the prompt, where what another run had at a position has no place.
+    """
     mask = run.inputs.mask if sight is None else run.inputs.mask & sight.mask
     limit = None if sight is None else sight.limit
     batch = Batch.make(run.config, tokens, mask, prompt=run.inputs.prompt, done=carry.done)
     batch = batch._replace(outputs=outputs, hidden_from=hidden_from, limit=limit, time=time)
-    out = run.model(batch, drop=drop, recorders=recorders, execution=run.spec.execution)
+    out = run.model(
+        run.looked_into(batch, carry.step, recorded=recorded),
+        drop=drop,
+        recorders=recorders,
+        execution=run.spec.execution,
+    )
     assert out.logits is not None
     return out.logits, out.record
 
@@ -298,8 +346,9 @@ def write(
         index = jnp.where(taken < 0, index, carry.tokens.shape[1])
     committed_at = carry.committed_at.at[sequences, index].set(carry.step, mode="drop")
     if run.spec.edit_tokens is not None:
-        edited = check_edit("edit_tokens", tokens, run.spec.edit_tokens(carry.step, tokens))
-        tokens = jnp.where(carry.done[:, None], tokens, edited)  # what is finished would never be filled again
+        changed = check_edit("edit_tokens", tokens, run.spec.edit_tokens(carry.step, tokens))
+        carry = edited(carry, changed, config.vocab)
+        tokens = jnp.where(carry.done[:, None], tokens, changed)  # what is finished would never be filled again
         filled = may_fill & (carry.tokens == config.mask_id) & (tokens != config.mask_id)
         committed_at = jnp.where(filled, carry.step, jnp.where(tokens == config.mask_id, -1, committed_at))
     left = may_fill & (tokens == config.mask_id)

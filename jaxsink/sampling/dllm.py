@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import require
+from jaxsink.sampling.blocks import blocks_so_far
 from jaxsink.sampling.canvas import Appending, Block, Canvas, Commit, Sight, Window
 from jaxsink.sampling.confidence import choose_token, commit_best, log_odds, position_draws, token_noise, without
 from jaxsink.sampling.diffusion import DiffusionSampler
@@ -29,9 +30,23 @@ Remasking = Literal["low_confidence", "random"]
 class MDLMSampler(DiffusionSampler):
     """dllm's MDLM generation: the whole response is there from the beginning, and filled block by block.
 
-    `steps` are shared by the blocks, of which the last may be a shorter one. cfg_scale: guidance, against the same canvas
-    without its prompt. right_shift_logits: the logits at a position predict the next one. suppress_tokens: ids that are
-    never written. stop_at_eos: a sequence whose block ends in eos is finished, and its rest is eos.
+    Attributes:
+        max_new_tokens: tokens of the response
+        steps: in all, shared by the blocks
+        block_size: tokens of a block; the last may be a shorter one
+        cfg_scale: guidance, against the same canvas without its prompt; 0: none
+        right_shift_logits: the logits at a position predict the next one
+        suppress_tokens: ids that are never written
+        temperature: of the Gumbel noise on the logits; 0 takes the likeliest token
+        remasking: "low_confidence" commits the surest positions, "random" any, "left_to_right" the first ones
+        stop_at_eos: a sequence whose block ends in eos is finished, and its rest is eos
+
+    Examples:
+        >>> jaxsink.MDLMSampler(max_new_tokens=64, steps=32, block_size=32).total_steps(64)
+        32
+        >>> two = jaxsink.MDLMSampler(max_new_tokens=64, steps=32, block_size=32)
+        >>> two.blocks, two.steps_per_block
+        (2, 16)
     """
 
     length_field = "max_new_tokens"
@@ -47,7 +62,7 @@ class MDLMSampler(DiffusionSampler):
     stop_at_eos: bool = False
 
     def __post_init__(self) -> None:
-        if self.suppress_tokens is not None:
+        if isinstance(self.suppress_tokens, list):
             object.__setattr__(self, "suppress_tokens", tuple(self.suppress_tokens))
 
     @property
@@ -110,8 +125,15 @@ class BD3LMSampler(MDLMSampler):
     """dllm's block diffusion: a block is appended, and its tokens see each other and the blocks before, never those after.
 
     Blocks are counted from the end of the prompt to both sides, so the prompt's first block may be a short one. The
-    settings are MDLMSampler's. stop_at_eos: a sequence with an eos in a full block is finished, and its rest is eos;
-    otherwise it goes on, and its text ends at the eos all the same.
+    settings are MDLMSampler's, but for one.
+
+    Attributes:
+        stop_at_eos: a sequence with an eos in a full block is finished, and its rest is eos; otherwise it goes on, and its
+            text ends at the eos all the same
+
+    Examples:
+        >>> jaxsink.BD3LMSampler(max_new_tokens=64, steps=64, block_size=16).appending(model.config) is not None
+        True
     """
 
     stop_rule = "any"
@@ -119,8 +141,7 @@ class BD3LMSampler(MDLMSampler):
 
     block_size: int = 32
 
-    @property
-    def appending(self) -> Appending:
+    def appending(self, config: ModelConfig) -> Appending:
         return Appending(self.block_size)
 
     def check(self, config: ModelConfig) -> None:
@@ -131,10 +152,10 @@ class BD3LMSampler(MDLMSampler):
             "attention; give it model.with_attention('bidirectional').",
         )
 
+    def keeps(self, config: ModelConfig) -> bool:
+        """Guidance has another context without the prompt, and shifted logits another query before the block."""
+        return self.cfg_scale == 0 and not (self.right_shift_logits or config.shift_logits)
+
     def sight(self, config: ModelConfig, canvas: Canvas, block: Block, window: Window) -> Sight:
-        position, end = jnp.arange(canvas.tokens.shape[1]), block.end[:, None]
-        return Sight(
-            mask=position < end,
-            limit=jnp.broadcast_to(block_end(canvas, self.block_size), canvas.tokens.shape),
-            before=position < jnp.where(window.block_step[:, None] == 0, block.begin[:, None], end),
-        )
+        limit = jnp.broadcast_to(block_end(canvas, self.block_size), canvas.tokens.shape)
+        return blocks_so_far(canvas, block, self.block_size, canvas.prompt_length, limit)

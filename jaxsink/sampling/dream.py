@@ -33,12 +33,31 @@ from jaxsink.sampling.schedules import dream_ratios
 class DreamSampler(DiffusionSampler):
     """Dream's generation: the whole response at once, shifted logits, a share of the masks per step.
 
-    alg: "entropy", "maskgit_plus" (top probability), "topk_margin", or "origin" (random positions). alg_temp > 0 draws the
-    positions at random, surer ones more often. The share of step i is int(masks * (1 - t[i+1]/t[i])), all at the end.
+    The share of step i is int(masks * (1 - t[i+1]/t[i])), all at the end.
 
-    block_length: fill the response block by block, each with its share of the steps and a schedule of its own, as Fast-dLLM
-    runs Dream; None, as Dream itself, has one block. cache: "prefix" or "dual" reuse keys and values within a block:
-    faster, approximate, and recorded attention then covers the tokens that ran only (docs/numerics.md).
+    Attributes:
+        max_new_tokens: tokens of the response
+        steps: in all
+        alg: which positions are filled first: "entropy", "maskgit_plus" (top probability), "topk_margin", or "origin"
+            (random positions)
+        alg_temp: above 0 draws the positions at random, surer ones more often
+        temperature: of the draws of tokens; 0 takes the likeliest
+        top_p: draw from the likeliest tokens that have this probability together
+        top_k: draw from so many of the likeliest tokens
+        eps: the last noise level of the schedule
+        block_length: fill the response block by block, each with its share of the steps and a schedule of its own, as
+            Fast-dLLM runs Dream; None, as Dream itself, has one block
+        cache: "prefix" or "dual" reuse keys and values within a block: faster, approximate, and recorded attention then
+            covers the tokens that ran only (docs/numerics.md)
+
+    Examples:
+        >>> dream = jaxsink.load("mini-dream")
+        >>> filled = jaxsink.generate(dream, question, jaxsink.DreamSampler(max_new_tokens=16, steps=8))
+        >>> filled.steps.tolist()
+        [8]
+        >>> four = jaxsink.DreamSampler(max_new_tokens=128, steps=64, block_length=32)
+        >>> four.blocks, four.steps_per_block
+        (4, 16)
     """
 
     later = ("block_length", "cache")

@@ -26,15 +26,16 @@ from jaxsink.parallel.axes import by_field, constrain, join, split, split_axes
 from jaxsink.parallel.mesh import Device
 from jaxsink.parallel.pmap import merge_batch, pmap_program, split_batch
 from jaxsink.sampling.base import Sampler
+from jaxsink.sampling.context_cache import keeps_context
 from jaxsink.sampling.rng import Draws, sequence_keys
-from jaxsink.sampling.run import Carry, Decoding, RunInputs, RunSpec, run_steps
+from jaxsink.sampling.run import Carry, Decoding, RunInputs, RunSpec, mark, run_steps
 
 C = TypeVar("C", bound=Carry)
 
 
 def start(model: Transformer, tokens: Int[Array, "B S"], inputs: RunInputs, sampler: Sampler, spec: RunSpec) -> Carry:
     carry = sampler.init(decoding(model, inputs, sampler, spec), tokens)
-    return constrain(carry.replace(broken=jnp.zeros_like(carry.done)), spec.mesh)
+    return constrain(mark(carry, jnp.zeros_like(carry.done)), spec.mesh)
 
 
 def decoding(model: Transformer, inputs: RunInputs, sampler: Sampler, spec: RunSpec) -> Decoding:
@@ -69,6 +70,11 @@ class Program:
         """With a copy of the weights on each of the devices, if there are any."""
         return cls(model if devices is None else replicate(model, devices), sampler, spec, devices)
 
+    @property
+    def prefills(self) -> bool:
+        """Is there something to run before the first step?"""
+        return self.sampler.prefills or keeps_context(self.sampler, self.model.config, self.spec)
+
     def start(self, tokens: Int[Array, "B S"], inputs: RunInputs) -> Carry:
         """The carry before the first step."""
         static = {"sampler": self.sampler, "spec": self.spec}
@@ -80,7 +86,7 @@ class Program:
 
     def advance(self, carry: C, inputs: RunInputs, chunk: int, is_first: bool) -> tuple[C, tuple[PyTree, ...]]:
         """Up to `chunk` more steps: (carry, records with leading axes [recorded steps, L, B])."""
-        is_first = is_first and self.sampler.prefills  # else all chunks share one program
+        is_first = is_first and self.prefills  # else all chunks share one program
         if self.devices is None:
             return _advance(self.model, carry, inputs, self.sampler, self.spec, chunk, is_first)
         batch, inputs = inputs.mask.shape[0], split(inputs, len(self.devices))
@@ -102,13 +108,13 @@ class Program:
             inputs, tokens = _on_mesh(inputs, mesh), _on_mesh(tokens, mesh)
         carry = jax.eval_shape(partial(start, sampler=self.sampler, spec=self.spec), self.model, tokens, inputs)
         carry = carry if mesh is None else _on_mesh(carry, mesh)
-        return _advance.lower(self.model, carry, inputs, self.sampler, self.spec, chunk, self.sampler.prefills)
+        return _advance.lower(self.model, carry, inputs, self.sampler, self.spec, chunk, self.prefills)
 
     def shapes(self, tokens: Int[Array, "B S"], inputs: RunInputs, chunk: int) -> tuple[Carry, tuple[PyTree, ...]]:
         """(carry, records of a chunk) as shapes; nothing is allocated."""
         static = {"sampler": self.sampler, "spec": self.spec}
         carry = jax.eval_shape(partial(start, **static), self.model, tokens, inputs)
-        run = partial(advance, **static, chunk=chunk, is_first=self.sampler.prefills)
+        run = partial(advance, **static, chunk=chunk, is_first=self.prefills)
         return carry, jax.eval_shape(run, self.model, carry, inputs)[1]
 
 

@@ -10,30 +10,41 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from jaxsink.errors import a_model
 from jaxsink.nn.batch import Batch
 from jaxsink.nn.config import ModelConfig
-from jaxsink.recording.recorders import Recorder
+from jaxsink.nn.recorder import Recorder
 from jaxsink.sampling.base import require
 from jaxsink.sampling.block_cache import Hiding, PassOutput, check_last_query
-from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
+from jaxsink.sampling.blocks import BlockCausalSampler
+from jaxsink.sampling.canvas import Appending, Block, Canvas, Commit, Window
 from jaxsink.sampling.confidence import choose_token, commit_above, log_odds, probability
-from jaxsink.sampling.diffusion import DiffusionCarry, DiffusionSampler
+from jaxsink.sampling.diffusion import DiffusionCarry
 from jaxsink.sampling.rng import Draws
 from jaxsink.sampling.run import Decoding
 from jaxsink.sampling.small_block_cache import small_block_pass
 
 
 @dataclass(frozen=True)
-class FastDLLMv2Sampler(DiffusionSampler):
+class FastDLLMv2Sampler(BlockCausalSampler):
     """Fast-dLLM v2's generation: blocks counted from the first token of the prompt, filled small block by small block.
 
     The first token of a block, its seed, is what the last token of the full block before it predicts. In a small block a
-    step commits every position surer than `threshold`, and in any case the surest. block_size is also what the model sees
-    as a block, whatever it was trained with. A response is as many whole blocks, and the seed after the last, as hold
-    max_new_tokens: it may exceed them by less than a block. use_block_cache: while a small block is filled, it alone runs,
-    on keys and values of the last pass over its block (small_block_cache.py): faster, approximate, and recorded attention
-    then covers the tokens that ran only. stop_at_eos: a sequence is finished as soon as an eos has no mask before it, and
-    the masks behind it become eos.
+    step commits every position surer than `threshold`, and in any case the surest. A response is as many whole blocks, and
+    the seed after the last, as hold max_new_tokens: it may exceed them by less than a block.
+
+    Attributes:
+        max_new_tokens: tokens of the response, at least
+        block_size: tokens of a block, and what the model sees as one, whatever it was trained with
+        small_block_size: tokens that are filled together
+        threshold: probability above which a position is committed
+        use_block_cache: while a small block is filled, it alone runs, on keys and values of the last pass over its block
+            (small_block_cache.py): faster, approximate, and recorded attention then covers the tokens that ran only
+        stop_at_eos: a sequence is finished as soon as an eos has no mask before it, and the masks behind it become eos
+
+    Examples:
+        >>> jaxsink.FastDLLMv2Sampler(max_new_tokens=64, threshold=0.8).response_length
+        64
     """
 
     stop_rule = "first"
@@ -62,7 +73,7 @@ class FastDLLMv2Sampler(DiffusionSampler):
         super().check(config)
         require(
             config.block_length is not None and config.shift_logits,
-            f"FastDLLMv2Sampler: a {config.family} model is not block-causal with shifted logits.",
+            f"FastDLLMv2Sampler: {a_model(config.family)} is not block-causal with shifted logits.",
         )
         require(
             self.block_size % self.small_block_size == 0,
@@ -97,6 +108,10 @@ class FastDLLMv2Sampler(DiffusionSampler):
         number = place // self.block_size - lacks_seed  # the seed is the last step of the block before
         return Block(number, begin, begin + jnp.where(lacks_seed, 1, self.small_block_size))
 
+    def appending(self, config: ModelConfig) -> Appending:
+        """A block is there once its seed is."""
+        return Appending(self.block_size, seeds=True, from_first=True)
+
     def queries_per_step(self, length: int) -> float:
         """With the cache at most a block."""
         return float(min(self.block_size, length) if self.use_block_cache else length)
@@ -106,7 +121,7 @@ class FastDLLMv2Sampler(DiffusionSampler):
         if carry.cache is None:
             return carry
         batch = Batch.make(run.config, carry.tokens, run.inputs.mask, prompt=run.inputs.prompt)
-        batch = batch._replace(queries=run.spec.prompt_length)
+        batch = run.looked_into(batch._replace(queries=run.spec.prompt_length), carry.step)
         return carry.replace(cache=run.model(batch, cache=carry.cache, execution=run.spec.execution, head=False).cache)
 
     def cached_pass(

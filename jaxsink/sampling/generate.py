@@ -2,89 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
-from typing import TypedDict, Unpack
+from collections.abc import Sequence
+from typing import Unpack
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import Array
-from jaxtyping import Int, PyTree
+from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
-from jaxsink.checks import at_least, check_fields, check_value
-from jaxsink.errors import JaxsinkError, check_keywords
+from jaxsink.checks import check_value
+from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.memory import explained, wait_on_cpu
+from jaxsink.nn.edits import Edit
+from jaxsink.nn.placed import Course, place_edits
+from jaxsink.nn.recorder import given_arrays
 from jaxsink.nn.transformer import Transformer
-from jaxsink.parallel.hosts import to_host
-from jaxsink.parallel.layout import put_batch
-from jaxsink.parallel.mesh import DATA, Device, mesh_of
-from jaxsink.parallel.pmap import check_devices, pad_batch
+from jaxsink.parallel.mesh import Device, mesh_of
+from jaxsink.parallel.pmap import check_devices
 from jaxsink.sampling import interventions
-from jaxsink.sampling.base import Sampler, filler_id
+from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.execution import Program
-from jaxsink.sampling.generation import Generation, end_ids
+from jaxsink.sampling.generation import Generation
 from jaxsink.sampling.inputs import Start, pad_prompts, policy_numbers
 from jaxsink.sampling.interventions import Intervention
-from jaxsink.sampling.leaves import Kept
-from jaxsink.sampling.needs import bytes_needed
-from jaxsink.sampling.prompts import Prompts, encode_prompts, known_tokenizer
-from jaxsink.sampling.rng import DrawName
-from jaxsink.sampling.run import Carry, EditLogits, EditTokens, RunInputs, RunSpec
+from jaxsink.sampling.prompts import Prompts, encode_prompts
+from jaxsink.sampling.run import RunSpec
+from jaxsink.sampling.run_options import Options, RunOptions
+from jaxsink.sampling.whole_run import whole_run
 from jaxsink.zoo.recommend import model_sampler
-
-# (steps done, tokens, committed_at); one that has a parameter `record` also gets that of the last steps
-Listener = Callable[..., None]
-
-
-class Options(TypedDict, total=False):
-    """The types of the further keywords of `generate`, for editors."""
-
-    every: int
-    stream: int | None
-    pad_to: int | None
-    backend: str | None
-    draws: Mapping[DrawName, ArrayLike] | None
-    force: Sequence[Sequence[int]] | None
-    edit_logits: EditLogits | None
-    edit_tokens: EditTokens | None
-    listener: Listener | None
-    devices: Sequence[Device] | None
-    policies: Sequence[int] | None
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """The further keywords of `generate`, and what they are if not given."""
-
-    every: int = 1
-    stream: int | None = None
-    pad_to: int | None = None
-    backend: str | None = None
-    draws: Mapping[DrawName, ArrayLike] | None = None
-    force: Sequence[Sequence[int]] | None = None
-    edit_logits: EditLogits | None = None
-    edit_tokens: EditTokens | None = None
-    listener: Listener | None = None
-    devices: Sequence[Device] | None = None
-    policies: Sequence[int] | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, "generate", dict.fromkeys(("every", "stream", "pad_to"), at_least(1, 1 << 31)))
-        if self.stream is not None and self.stream % self.every:
-            raise JaxsinkError(f"stream must be a multiple of every ({self.every}), and is {self.stream}.")
-        if self.listener is not None and self.stream is None:
-            raise JaxsinkError("a listener is called after every `stream` steps; give stream=1 or more.")
-
-    @classmethod
-    def make(cls, given: Options) -> RunOptions:
-        """Of the caller's keywords, or one sentence about one that does not exist."""
-        check_keywords("generate", given, (field.name for field in fields(cls)))
-        return cls(**given)
 
 
 def generate(
@@ -93,7 +36,7 @@ def generate(
     sampler: Sampler | None = None,
     mask: ArrayLike | None = None,
     record: PyTree = None,
-    intervene: Intervention | None = None,
+    intervene: Intervention | Edit | Sequence[Intervention | Edit] | None = None,
     seed: int | Sequence[int] = 0,
     *,
     chat: bool = False,
@@ -101,63 +44,63 @@ def generate(
 ) -> Generation:
     """Generate from prompts, and return attention statistics of every step along with the tokens.
 
-    prompts    a text or a list of texts, for the model's own tokenizer; or int[B,P], left-padded where `mask` bool[B,P]
-               says so; or a list of lists of ids. Masks inside are filled.
-    sampler    LLaDASampler, DreamSampler, SDARSampler … or your own; None takes what the model recommends
-    record     recorders, as for `forward`; see also jaxsink.reduce
-    intervene  a function of the previous step that names the keys to hide; see jaxsink.sampling.interventions
-    seed       one for all sequences, or one each; draws do not depend on batch or padding
-    chat       put texts into the model's chat template
+    Args:
+        prompts: a text or a list of texts, for the model's own tokenizer; or int[B,P], left-padded where `mask`
+            bool[B,P] says so; or a list of lists of ids. Masks inside are filled.
+        sampler: LLaDASampler, DreamSampler, SDARSampler … or your own; None takes what the model recommends
+        record: recorders, as for `forward`; see also jaxsink.reduce
+        intervene: a function of the previous step that names the keys to hide (jaxsink.sinks), an edit of what is at a tap
+            (jaxsink.edit), or a list of edits, with such a function among them
+        seed: one for all sequences, or one each; draws do not depend on batch or padding
+        chat: put texts into the model's chat template
 
-    Further keywords:
-    every      record every n-th step only
-    stream     move records to the host after every n steps, so that the device holds those of n steps at most
-    pad_to     pad prompts to a multiple of this, so that prompts of many lengths share a compiled program
-    backend    of the attention, as for `forward`
-    draws      recorded uniform draws to replay: {"token": [T,B,S,V], "remask": [T,B,S], "transfer": [T,B,S]}
-    force      ids per sequence that an autoregressive model has to write first; `log_prob` says how likely they were
-    edit_logits  traceable f(step, logits f32[B,W,V], position i32[B,W]) -> logits, before the sampler decides (diffusion)
-    edit_tokens  traceable f(step, tokens i32[B,S]) -> tokens, before the first step (step = -1) and after each (diffusion)
-    listener   called on the host after every `stream` steps: f(steps done, tokens, committed_at), or f(…, their record)
-    devices    deal the sequences out over these devices by pmap, each with a copy of the weights; a model that was loaded
-               onto a mesh uses that instead. Neither changes the results, and batches need not divide.
-    policies   which of the intervention's policies each sequence follows (sinks.Turns); None takes them in turns
+    Keyword Args:
+        every: record every n-th step only
+        stream: move records to the host after every n steps, so that the device holds those of n steps at most
+        pad_to: pad prompts to a multiple of this, so that prompts of many lengths share a compiled program
+        backend: of the attention, as for `forward`
+        draws: recorded uniform draws to replay: {"token": [T,B,S,V], "remask": [T,B,S], "transfer": [T,B,S]}
+        force: ids per sequence that an autoregressive model has to write first; `log_prob` says how likely they were
+        edit_logits: traceable f(step, logits f32[B,W,V], position i32[B,W]) -> logits, before a diffusion sampler decides
+        edit_tokens: the same of tokens i32[B,S], before the first step (step = -1) and after each
+        listener: called after every `stream` steps: f(steps done, tokens, committed_at), or f(…, their record)
+        devices: deal the sequences out over these devices by pmap; a model on a mesh uses that instead (docs/numerics.md)
+        policies: which of the intervention's policies each sequence follows (sinks.Turns); None takes them in turns
+        targets: int[B,S], the tokens that `record.lens(rank=True)` ranks; None runs twice, for those that the run writes
+
+    Examples:
+        >>> jaxsink.generate(model, [question, question[:34]], sampler).texts[0] == out.text  # padding changes nothing
+        True
+        >>> hidden = jaxsink.generate(model, question, sampler, intervene=jaxsink.sinks.MaskSinks(k=1))
+        >>> hidden.tokens.shape == out.tokens.shape
+        True
     """
     check_value("generate: model", model, Transformer)
     check_value("generate: chat", chat, bool)
     config, how = model.config, RunOptions.make(options)
     sampler = model_sampler(model) if sampler is None else sampler
+    intervene, edits = apart(intervene)
     check_run(config, sampler, intervene, how)
     tokens, real = pad_prompts(config, encode_prompts(model, prompts, mask, chat), mask, how.pad_to)
     start = Start.make(config, sampler, tokens, real, padded=how.pad_to is not None, force=how.force)
     policy = policy_numbers(how.policies, len(tokens))
     interventions.check(intervene, config, sampler, start.mask.sum(axis=1), policy)
     spec = make_spec(model, sampler, start, record, intervene, how)
-    devices = chosen_devices(how, spec, len(tokens))
-    share = len(devices) if devices is not None else 1 if spec.mesh is None else spec.mesh.shape[DATA]
-
-    def place(x: np.ndarray, axis: int = 0) -> Array:
-        return put_batch(pad_batch(x, axis, share), spec.mesh, axis)
-
-    inputs = start.inputs(spec, config.vocab, place, seed, how.draws, policy)
-    canvas = place(start.canvas)
-    program = Program.on(model, sampler, spec, devices)
-    needed = partial(bytes_needed, Program(model, sampler, spec), canvas, inputs, how.stream or spec.total_steps)
-    with explained("this run", needed):
-        carry, records = run(program, canvas, inputs, how.stream, how.listener, len(tokens))
-        wait_on_cpu(carry.tokens)
-    return as_generation(program, start, inputs, carry, records)
+    course = Course(spec.total_steps, spec.prompt_length - 1 if sampler.is_autoregressive else None)
+    edits = place_edits(edits, config, start.mask, course)
+    program = Program(model, sampler, spec, chosen_devices(how, spec, len(tokens)))
+    return whole_run(program, start, how, seed=seed, policy=policy, edits=edits, tuned=given_arrays(record))
 
 
-def check_numbers(carry: Carry, count: int) -> Carry:
-    """The same carry, if nothing was chosen by logits that are no numbers."""
-    broken = np.flatnonzero(to_host(carry.broken)[:count])
-    if broken.size:
-        raise JaxsinkError(
-            f"the logits of sequence {broken[0]} became NaN or infinite in step {int(carry.step) - 1}, so there is nothing "
-            "to choose by; look at the weights (jaxsink.load verifies them), at the type, and at what intervenes."
-        )
-    return carry
+def apart(
+    intervene: Intervention | Edit | Sequence[Intervention | Edit] | None,
+) -> tuple[Intervention | None, tuple[Edit, ...]]:
+    """(what hides keys, what edits taps)."""
+    given = intervene if isinstance(intervene, (list, tuple)) else () if intervene is None else (intervene,)
+    hiding: list[Intervention] = [one for one in given if not isinstance(one, Edit)]  # pyright: ignore[reportAssignmentType]
+    if len(hiding) > 1:
+        raise JaxsinkError(f"intervene takes any number of edits, but only one that hides keys, not {len(hiding)}.")
+    return hiding[0] if hiding else None, tuple(one for one in given if isinstance(one, Edit))
 
 
 def chosen_devices(how: RunOptions, spec: RunSpec, count: int) -> tuple[Device, ...] | None:
@@ -181,8 +124,6 @@ def check_run(config: ModelConfig, sampler: Sampler, intervene: Intervention | N
     Sampler.check(sampler, config)  # also one of the caller's own, whose `check` may not begin with it
     sampler.check(config)
     interventions.check(intervene, config, sampler)
-    if not sampler.is_autoregressive and config.mask_id is None:
-        raise JaxsinkError(f"a {config.family} model has no mask token, so {type(sampler).__name__} cannot run on it.")
     if sampler.is_autoregressive and (how.edit_logits is not None or how.edit_tokens is not None):
         raise JaxsinkError("edit_logits and edit_tokens are for diffusion samplers.")
     if how.force is not None and not sampler.is_autoregressive:
@@ -220,82 +161,4 @@ def make_spec(
         edit_logits=how.edit_logits,
         edit_tokens=how.edit_tokens,
         forced=how.force is not None,
-    )
-
-
-def run(
-    program: Program,
-    canvas: Int[Array, "B S"],
-    inputs: RunInputs,
-    stream: int | None,
-    listener: Listener | None,
-    count: int,
-) -> tuple[Carry, tuple[PyTree, ...]]:
-    """All steps in one program, or chunk by chunk with the records of each moved to the host.
-
-    count: the sequences that the listener is shown; the others only fill the batch up.
-    """
-    spec, batch = program.spec, len(canvas)
-    carry = program.start(canvas, inputs)
-    if stream is None:
-        carry, records = program.advance(carry, inputs, spec.total_steps, is_first=True)
-        return check_numbers(program.joined(carry, batch), count), records
-    chunks, chunk, wanted = [], min(stream, spec.total_steps), spec.record.recorded(spec.total_steps)
-    while len(chunks) * spec.record.recorded(chunk) < wanted and not bool(carry.done.all()):
-        carry, records = program.advance(carry, inputs, chunk, is_first=not chunks)
-        chunks.append(to_host(records))
-        now = check_numbers(program.joined(carry, batch), count)
-        if listener is not None:
-            records = cut(chunks[-1], batch, count, axis=2)
-            tell(listener, now, count, jax.tree.unflatten(spec.record.treedef, records))
-    return program.joined(carry, batch), jax.tree.map(lambda *parts: all_steps(parts, wanted), *chunks)
-
-
-def tell(listener: Listener, carry: Carry, count: int, record: PyTree) -> None:
-    """How far the sequences are; and the record of the last steps, to a listener that takes it."""
-    more = {"record": record} if "record" in inspect.signature(listener).parameters else {}
-    tokens, committed_at = to_host((carry.tokens, carry.committed_at))
-    listener(int(carry.step), tokens[:count], committed_at[:count], **more)
-
-
-def cut(tree: PyTree, filled: int, count: int, axis: int = 0) -> PyTree:
-    """The first `count` of `filled` sequences, in arrays that have them at this axis."""
-
-    def one(x: Array | np.ndarray) -> Array | np.ndarray:
-        is_filled = count != filled and x.ndim > axis and x.shape[axis] == filled
-        return x[(slice(None),) * axis + (slice(count),)] if is_filled else x
-
-    return jax.tree.map(one, tree)
-
-
-def all_steps(parts: tuple[np.ndarray, ...], count: int) -> np.ndarray:
-    """The chunks as one array of `count` recorded steps; those that an early end left out are zero."""
-    joined = np.concatenate(parts)[:count]
-    return np.concatenate([joined, np.zeros((count - len(joined), *joined.shape[1:]), joined.dtype)])
-
-
-def as_generation(
-    program: Program, start: Start, inputs: RunInputs, carry: Carry, records: tuple[PyTree, ...]
-) -> Generation:
-    """What the caller gets, without the sequences that only filled the batch up."""
-    sampler, spec, config = program.sampler, program.spec, program.model.config
-    only = partial(cut, filled=inputs.mask.shape[0], count=len(start.canvas))
-    tokens = only(carry.tokens)
-    return Generation(
-        tokens=jnp.where(tokens < 0, filler_id(config), tokens) if spec.forced else tokens,
-        committed_at=only(carry.committed_at),
-        record=jax.tree.unflatten(spec.record.treedef, only(records, axis=2)),
-        mask=only(inputs.mask),
-        steps=only(carry.steps),
-        prompt_length=spec.prompt_length,
-        recorded_steps=np.arange(0, spec.total_steps, spec.record.every),
-        approximate=sampler.cache,
-        log_prob=only(sampler.log_prob(carry)),
-        divergence=only(sampler.divergence(carry)),
-        commits=only(sampler.commits(carry), axis=1),
-        autoregressive=sampler.is_autoregressive,
-        recorders=jax.tree.unflatten(spec.record.treedef, map(Kept.of, spec.record.recorders)),
-        tokenizer=known_tokenizer(program.model),
-        end_ids=end_ids(config) if sampler.ends_at_eos else (),
-        appending=sampler.appending,
     )

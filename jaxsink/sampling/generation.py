@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
 import jaxsink
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.parallel.hosts import to_host
@@ -28,7 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Generation:
-    """What `generate` returns. Positions are those of the padded batch: `mask` tells real tokens."""
+    """What `generate` returns. Positions are those of the padded batch: `mask` tells real tokens.
+
+    Examples:
+        >>> out
+        Generation(1 sequences of 36 tokens, 20 of them prompt, 8 recorded steps, record=float32[8, 4, 1, 4, 36])
+        >>> out.texts == [out.text]
+        True
+        >>> int(out.steps[0]), int(out.committed_at[0, -1])  # the last position was filled in the step of this number
+        (8, 2)
+    """
 
     tokens: Int[AnyArray, "B S"]
     """Prompt and response."""
@@ -75,7 +86,12 @@ class Generation:
 
     @property
     def response(self) -> Int[AnyArray, "B R"]:
-        """The generated part."""
+        """The generated part.
+
+        Examples:
+            >>> out.response.shape == (1, out.tokens.shape[1] - out.prompt_length)
+            True
+        """
         return self.tokens[:, self.prompt_length :]
 
     @property
@@ -93,7 +109,12 @@ class Generation:
         return self.texts[0]
 
     def written(self) -> list[list[int]]:
-        """Token ids of `texts`: from the first position that was filled to the first end token."""
+        """Token ids of `texts`: from the first position that was filled to the first end token.
+
+        Examples:
+            >>> [model.tokenizer.decode(ids) for ids in out.written()] == out.texts
+            True
+        """
         rows = []
         for tokens, committed, mask in zip(*map(np.asarray, (self.tokens, self.committed_at, self.mask)), strict=True):
             filled = np.flatnonzero(committed >= 0)
@@ -103,31 +124,58 @@ class Generation:
         return rows
 
     def on_host(self) -> Generation:
-        """The same with NumPy arrays, whole, in every process."""
+        """The same with NumPy arrays, whole, in every process.
+
+        Examples:
+            >>> type(out.on_host().tokens).__name__
+            'ndarray'
+        """
         names = ("tokens", "committed_at", "record", "mask", "steps", "recorded_steps", "log_prob", "divergence")
         names += ("commits",)
         return replace(self, **to_host({name: getattr(self, name) for name in names}))
 
     def show(self, tokenizer: Tokenizer | None = None) -> None:
-        """The player page (see `jaxsink.report`): in a notebook in place, else in the browser; its path is printed."""
+        """The player page (see `jaxsink.report`): in a notebook in place, else in the browser; its path is printed.
+
+        Examples:
+            >>> out.show()  # doctest: +ELLIPSIS
+            /...
+        """
         jaxsink.show(self, tokenizer)
 
+    @checked(step=at_least(0), mask_id=at_least(0))
     def canvas(self, step: int, mask_id: int) -> Int[np.ndarray, "B S"]:
-        """What the model saw at the given step."""
+        """What the model saw at the given step.
+
+        Examples:
+            >>> seen = [out.canvas(step, model.config.mask_id) for step in (0, 1, 7)]
+            >>> [int((canvas == model.config.mask_id).sum()) for canvas in seen]  # masks left
+            [16, 14, 2]
+        """
         committed, tokens = np.asarray(self.committed_at), np.asarray(self.tokens)
         if self.commits is not None:
             tokens = tokens_before(np.asarray(self.commits)[:step], tokens)
         return np.where(committed >= step, mask_id, tokens)
 
     def times_committed(self) -> Int[np.ndarray, "B S"]:
-        """How often each position was written: once, unless the sampler edited it."""
+        """How often each position was written: once, unless the sampler edited it.
+
+        Examples:
+            >>> int(out.times_committed().sum())  # sixteen tokens, each once
+            16
+        """
         if self.commits is None:
             return (np.asarray(self.committed_at) >= 0).astype(int)
         return (np.asarray(self.commits) >= 0).sum(axis=0)
 
     def real_at(self) -> Bool[np.ndarray, "T B S"]:
         """The tokens that exist at each recorded step; an autoregressive model's are written one by one, and some samplers
-        append blocks."""
+        append blocks.
+
+        Examples:
+            >>> out.real_at().shape, bool(out.real_at().all())  # a canvas that is there from the beginning, without padding
+            ((8, 1, 36), True)
+        """
         mask = np.asarray(self.mask)
         there = np.ones((len(self.recorded_steps), *mask.shape), bool)
         if self.autoregressive:
@@ -135,16 +183,27 @@ class Generation:
             there = np.arange(mask.shape[1]) <= last[:, None, None]
         if self.appending is not None:
             steps, committed_at = np.asarray(self.recorded_steps), np.asarray(self.committed_at)
-            there = np.arange(mask.shape[1]) < self.appending.ends(committed_at, self.prompt_length, steps)[..., None]
+            ends = self.appending.ends(committed_at, mask.argmax(axis=1), self.prompt_length, steps)
+            there = np.arange(mask.shape[1]) < ends[..., None]
         return mask & there
 
     def filled(self) -> Bool[np.ndarray, "B S"]:
-        """The positions that hold a token in the end: neither padding, nor those after an early end."""
+        """The positions that hold a token in the end: neither padding, nor those after an early end.
+
+        Examples:
+            >>> bool(out.filled().all())
+            True
+        """
         mask = np.asarray(self.mask)
         return mask & ((np.arange(mask.shape[1]) < self.prompt_length) | (np.asarray(self.committed_at) >= 0))
 
     def recorded_of(self) -> Int[np.ndarray, " B"]:
-        """How many of the recorded steps each sequence took, for `sinks.track`."""
+        """How many of the recorded steps each sequence took, for `sinks.track`.
+
+        Examples:
+            >>> out.recorded_of().tolist()
+            [8]
+        """
         return (np.asarray(self.recorded_steps)[:, None] < np.asarray(self.steps)).sum(axis=0)
 
     def to_dataframe(
@@ -165,6 +224,13 @@ class Generation:
 
         Rows exist for real tokens (not for padding, nor for what an autoregressive model has not written yet) and for
         the steps that a sequence took. `token_position` counts from the first real token; `text` needs a tokenizer.
+
+        Examples:
+            >>> table = out.to_dataframe(steps=0, layers=3)
+            >>> len(table)  # heads times positions
+            144
+            >>> table.nlargest(1, "received").text.item()
+            '<|bos|>'
         """
         return dataframe(self, record, Selection(steps, layers, sequences, heads), max_rows)
 
@@ -180,19 +246,38 @@ class Generation:
         """The record as an xarray Dataset with named axes; tokens, `committed_at` and `mask` are coordinates.
 
         Arguments as for `to_dataframe`. Padding is kept: `mask` (sequence, position) tells real tokens.
+
+        Examples:
+            >>> out.to_xarray(layers=3).received.sizes["position"]
+            36
         """
         return dataset(self, record, Selection(steps, layers, sequences, heads))
 
     def plot_received(self, **options: Any) -> Axes:
-        """Attention received per position and step; options as for `jaxsink.plots.plot_received`."""
+        """Attention received per position and step; options as for `jaxsink.plots.plot_received`.
+
+        Examples:
+            >>> out.plot_received(layer=3, head=0).get_xlabel()
+            'step'
+        """
         return jaxsink.plots.plot_received(self, **options)
 
     def plot_trajectory(self, **options: Any) -> Axes:
-        """Where the largest sink of a head is, step by step; options as for `jaxsink.plots.plot_trajectory`."""
+        """Where the largest sink of a head is, step by step; options as for `jaxsink.plots.plot_trajectory`.
+
+        Examples:
+            >>> out.plot_trajectory(layer=3, head=0).get_xlabel()
+            'step'
+        """
         return jaxsink.plots.plot_trajectory(self, **options)
 
     def plot_layers(self, **options: Any) -> Axes:
-        """How strong the largest sink is in each layer and head; options as for `jaxsink.plots.plot_layers`."""
+        """How strong the largest sink is in each layer and head; options as for `jaxsink.plots.plot_layers`.
+
+        Examples:
+            >>> out.plot_layers().get_ylabel()
+            'layer'
+        """
         return jaxsink.plots.plot_layers(self, **options)
 
 

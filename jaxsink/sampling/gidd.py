@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Float32
 
+from jaxsink.errors import a_model
 from jaxsink.nn.conditioning import as_time
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import require
@@ -60,6 +61,15 @@ class GIDDSampler(DiffusionSampler):
 
     Levels go from 1 - eps to eps in equal steps. A position that holds a token may take another one, or the mask again
     (rarely), as long as noise is left: `Generation.commits` has all of it. The last step leaves no mask.
+
+    Attributes:
+        gen_length: tokens of the response
+        steps: noise levels
+        eps: distance of the first and the last noise level from 1 and 0
+
+    Examples:
+        >>> jaxsink.GIDDSampler(gen_length=16, steps=32).total_steps(16)
+        32
     """
 
     gen_length: int = 128
@@ -71,7 +81,7 @@ class GIDDSampler(DiffusionSampler):
         require(0 < self.eps < 0.5, f"GIDDSampler: eps must lie in (0, 0.5), and is {self.eps}.")
         require(
             config.uniform_noise > 0,
-            f"GIDDSampler: a {config.family} model's config does not say how much noise is tokens (uniform_noise).",
+            f"GIDDSampler: {a_model(config.family)}'s config does not say how much noise is tokens (uniform_noise).",
         )
 
     @property

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 from jax import Array
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
+from jaxsink.arrays import check_array
 from jaxsink.checks import check_value
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.inputs import as_numbers
+from jaxsink.nn.inputs import TRUTHS, as_numbers
+from jaxsink.nn.placed import Placed, Source
 from jaxsink.sampling.base import Sampler, filler_id
 from jaxsink.sampling.rng import DrawName, Draws, check_seeds, replayed, sequence_keys
 from jaxsink.sampling.run import RunInputs, RunSpec
@@ -75,6 +78,7 @@ class Start:
         seed: int | Sequence[int],
         draws: Mapping[DrawName, ArrayLike] | None,
         policy: Int[np.ndarray, " B"],
+        edits: tuple[tuple[Placed, ...], tuple[Source, ...]] = ((), ()),
     ) -> RunInputs:
         """What stays the same in all steps, on the devices."""
         batch = len(self.canvas)
@@ -86,6 +90,8 @@ class Start:
             prompt=place(self.prompt, 0),
             draws=Draws(keys, **replay),
             policy=place(policy.astype(np.int32), 0),
+            edits=edits[0],
+            sources=jax.tree.map(lambda x: place(np.asarray(x), 2), edits[1]),
         )
 
 
@@ -119,6 +125,8 @@ def pad_prompts(
     real = np.ones(tokens.shape, bool) if mask is None else np.asarray(as_numbers("mask", mask)).astype(bool)
     if real.shape != tokens.shape:
         raise JaxsinkError(f"mask must have the prompts' shape {tokens.shape}, not {real.shape}.")
+    if mask is not None:
+        check_array("mask", mask, TRUTHS)
     if not real[:, -1].all():
         raise JaxsinkError("prompts must be padded on the left: the last token of every sequence must be real.")
     if config.block_length is not None and (real[:, :-1] & ~real[:, 1:]).any():

@@ -28,7 +28,7 @@ from jaxsink.checks import at_least, check_fields
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import count_tokens
 from jaxsink.nn.config import ModelConfig
-from jaxsink.recording.recorders import received
+from jaxsink.recording.attention import received
 
 if TYPE_CHECKING:
     from jaxsink.sampling.base import Sampler
@@ -148,7 +148,20 @@ def at_token_positions(mask: Bool[Array, "B S"], positions: tuple[int, ...]) -> 
 
 @dataclass(frozen=True)
 class DropPositions:
-    """Hide fixed positions, counted from the first token of the prompt, in every step but the first `spare`."""
+    """Hide fixed positions, counted from the first token of the prompt, in every step but the first `spare`.
+
+    Attributes:
+        positions: the keys that are hidden
+        layers: layers to act in; None: all
+        heads: heads to act in; None: all
+        spare: steps at the start in which nothing is hidden
+
+    Examples:
+        >>> first = jaxsink.DropPositions(positions=(0,))
+        >>> plain = jaxsink.generate(model, question, sampler, intervene=first, record=jaxsink.record.dropped())
+        >>> int(plain.record[1].sum())  # in the second step: of 4 layers, 4 heads each
+        16
+    """
 
     positions: tuple[int, ...]
     layers: tuple[int, ...] | None = None
@@ -159,6 +172,18 @@ class DropPositions:
 
     def __post_init__(self) -> None:
         check_fields(self, "DropPositions", dict.fromkeys(("positions", "layers", "heads", "spare"), at_least(0)))
+        if () in (self.positions, self.layers, self.heads):
+            raise JaxsinkError(
+                "DropPositions: positions, layers and heads must name at least one, or nothing is hidden."
+            )
+
+    def check(self, config: ModelConfig, sampler: Sampler | None, lengths: Int[np.ndarray, " B"] | None) -> None:
+        """Are there such positions? lengths: the real tokens of each sequence, prompt and response."""
+        longest = None if lengths is None or not len(lengths) else int(lengths.max())
+        if longest is not None and max(self.positions) >= longest:
+            raise JaxsinkError(
+                f"DropPositions: there is no token {max(self.positions)} in {longest} tokens of prompt and response."
+            )
 
     def __call__(self, previous: Previous) -> Bool[Array, "L B H S"]:
         layers, _, heads, _ = previous.drop.shape

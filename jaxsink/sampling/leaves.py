@@ -11,8 +11,8 @@ import numpy as np
 from jax import Array
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.nn.recorder import Recorder
 from jaxsink.parallel.hosts import to_host
-from jaxsink.recording.recorders import Recorder
 
 if TYPE_CHECKING:
     from jaxsink.sampling.generation import Generation

@@ -33,14 +33,31 @@ Remasking = Literal["low_confidence", "random", "left_to_right"]
 class LLaDASampler(DiffusionSampler):
     """LLaDA's and MMaDA's generation: block by block, the surest positions first.
 
-    remasking: "low_confidence" commits the surest positions; "random" any; "left_to_right" the first ones, however
-    unsure, so that nothing ever waits. threshold: commit every position at least this sure, and at least one, instead of
-    a fixed number per step; blocks then end when they are full. stop_at_eos: a sequence whose block ends in eos is
-    finished, and its rest is eos. text_only: never emit ids beyond the text vocabulary (MMaDA's image codes). cache:
-    "prefix" or "dual" reuse keys and values within a block (Fast-dLLM): faster, approximate, and recorded attention then
-    covers the tokens that ran only. With a threshold as well, the sequences of a batch wait for each other at the end of
-    every block, so `steps` and `committed_at` are those of the batch; random draws, which belong to steps, are refused
-    there.
+    Attributes:
+        gen_length: tokens of the response
+        steps: in all, shared evenly by the blocks
+        block_length: tokens of a block
+        temperature: of the Gumbel noise on the logits; 0 takes the likeliest token
+        cfg_scale: guidance, against the same canvas without its prompt; 0: none
+        remasking: "low_confidence" commits the surest positions; "random" any; "left_to_right" the first ones, however
+            unsure, so that nothing ever waits
+        logits_eos_inf: never write an eos
+        confidence_eos_eot_inf: commit an eos or eot only where nothing else is left
+        threshold: commit every position at least this sure, and at least one, instead of a fixed number per step; blocks
+            then end when they are full
+        stop_at_eos: a sequence whose block ends in eos is finished, and its rest is eos
+        text_only: never emit ids beyond the text vocabulary (MMaDA's image codes)
+        cache: "prefix" or "dual" reuse keys and values within a block (Fast-dLLM): faster, approximate, and recorded
+            attention then covers the tokens that ran only. With a threshold as well, the sequences of a batch wait for each
+            other at the end of every block, so `steps` and `committed_at` are those of the batch; random draws, which belong
+            to steps, are refused there
+
+    Examples:
+        >>> fast = jaxsink.LLaDASampler(gen_length=16, steps=16, block_length=16, threshold=0.9)
+        >>> int(jaxsink.generate(model, question, fast).steps[0]) < 16
+        True
+        >>> fast.blocks, fast.steps_per_block
+        (1, 16)
     """
 
     gen_length: int = 128

@@ -11,28 +11,45 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from jaxsink.errors import a_model
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import require
+from jaxsink.sampling.blocks import BlockCausalSampler, first_open_block
 from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
 from jaxsink.sampling.confidence import choose_token, commit_best, log_odds, probability, shape_logits, token_noise
-from jaxsink.sampling.diffusion import DiffusionSampler
 from jaxsink.sampling.rng import Draws
 
 
 @dataclass(frozen=True)
-class LLaDA2Sampler(DiffusionSampler):
+class LLaDA2Sampler(BlockCausalSampler):
     """LLaDA2's generation: blocks counted from the first token of the prompt, each filled in at most `steps` steps.
 
     A step commits every mask surer than `threshold` if these are at least its quota, else its quota of the surest; the
-    quotas of a block's steps are even shares of its length. threshold=None always commits the quota. The model sees blocks
-    of `block_length`, whatever its own. The last block is always a whole one, so a response may exceed gen_length by less
-    than a block. A sequence that has an eos in its response when a block is full is finished, and its rest is eos;
-    eos_early_stop: as soon as no mask stands before it.
+    quotas of a block's steps are even shares of its length. The last block is always a whole one, so a response may exceed
+    gen_length by less than a block. A sequence that has an eos in its response when a block is full is finished, and its
+    rest is eos.
 
-    editing_threshold: LLaDA2.1's algorithm. The quota is `num_to_transfer`, and in the same step every token of the block
-    that this run wrote, and that the model is surer than editing_threshold should be another, is replaced. A full block is
-    gone through again until nothing changes, at most max_post_steps times. `steps` does nothing then, and an eos ends a
-    sequence only with eos_early_stop. `Generation.commits` has every token that a position had.
+    With an `editing_threshold` it is LLaDA2.1's algorithm. In the same step every token of the block that this run wrote,
+    and that the model is surer than this should be another, is replaced; a full block is gone through again until nothing
+    changes. `steps` does nothing then, and an eos ends a sequence only with eos_early_stop. `Generation.commits` has every
+    token that a position had.
+
+    Attributes:
+        gen_length: tokens of the response, at least
+        block_length: tokens of a block, and what the model sees as one, whatever its own
+        steps: per block
+        threshold: probability above which a mask is filled; None always commits the quota
+        editing_threshold: probability above which a written token is replaced; None: never
+        max_post_steps: passes over a full block, at most (editing)
+        num_to_transfer: the quota of a step (editing)
+        eos_early_stop: a sequence is finished as soon as no mask stands before an eos
+        temperature: of the draws; 0 takes the likeliest token
+        top_p: draw from the likeliest tokens that have this probability together
+        top_k: draw from so many of the likeliest tokens
+
+    Examples:
+        >>> jaxsink.LLaDA2Sampler(gen_length=64, threshold=0.7, editing_threshold=0.5).edits
+        True
     """
 
     gen_length: int = 128
@@ -69,7 +86,7 @@ class LLaDA2Sampler(DiffusionSampler):
 
     def check(self, config: ModelConfig) -> None:
         super().check(config)
-        require(config.block_length is not None, f"LLaDA2Sampler: a {config.family} model is not block-causal.")
+        require(config.block_length is not None, f"LLaDA2Sampler: {a_model(config.family)} is not block-causal.")
         require(
             self.num_to_transfer <= self.block_length,
             f"LLaDA2Sampler: num_to_transfer must lie between 1 and the block length, and is {self.num_to_transfer}.",
@@ -96,11 +113,7 @@ class LLaDA2Sampler(DiffusionSampler):
         return self.block_length
 
     def block(self, config: ModelConfig, canvas: Canvas) -> Block:
-        number = (jnp.argmax(canvas.masked, axis=1) - canvas.first) // self.block_length
-        if canvas.stays is not None and canvas.block is not None:
-            number = jnp.where(canvas.stays, canvas.block, number)
-        begin = canvas.first + number * self.block_length
-        return Block(number, begin, jnp.minimum(begin + self.block_length, canvas.tokens.shape[1]))
+        return first_open_block(config, canvas)
 
     def quota(self, step: Int[Array, " B"]) -> Int[Array, " B"] | int:
         """How many masks a step of a block commits at least."""

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import require
-from jaxsink.sampling.canvas import Appending, Block, Canvas, Commit, Sight, Window
+from jaxsink.sampling.canvas import Appending, Block, Canvas, Commit, Part, Sight, Window
 from jaxsink.sampling.confidence import choose_token, commit_above, commit_best, log_odds, probability, token_noise
 from jaxsink.sampling.diffusion import DiffusionSampler
 from jaxsink.sampling.llada import default_block
@@ -23,13 +23,23 @@ class NemotronSampler(DiffusionSampler):
 
     A block begins with a causal pass over what stands before it, which writes the block's first token, the seed: the one
     that an autoregressive model would write. Then the block's tokens see each other and all before them, and each step
-    commits the surest position; with a threshold every one at least that sure, and at least one. causal_context=False:
-    prompt and finished blocks were read in both directions, and there is no seed. stop_at_eos: a sequence ends with its
-    first eos, once no mask is left before it, and its rest is eos.
+    commits the surest position; with a threshold every one at least that sure, and at least one.
 
-    The original keeps keys and values of what is finished. Here all that exists runs in every step, with the same results,
-    so that recorders see the attention of the context too, and sinks may be hidden from every query or (rows="decoded")
-    from those of the block alone, as they would be on a cache.
+    Keys and values of what is finished are kept, as in the original, and recorders see the attention of the context all the
+    same. Under an intervention all that exists runs in every step instead, so that sinks may be hidden from every query or
+    (rows="decoded") from those of the block alone, as they would be on a cache.
+
+    Attributes:
+        max_new_tokens: tokens of the response
+        block_length: tokens of a block
+        threshold: commit every position at least this sure; None: the surest one
+        causal_context: False: prompt and finished blocks were read in both directions, and there is no seed
+        temperature: of the draws; 0 takes the likeliest token
+        stop_at_eos: a sequence ends with its first eos, once no mask is left before it, and its rest is eos
+
+    Examples:
+        >>> jaxsink.NemotronSampler(max_new_tokens=64, block_length=16, threshold=0.9).response_length
+        64
     """
 
     length_field = "max_new_tokens"
@@ -47,8 +57,7 @@ class NemotronSampler(DiffusionSampler):
     def adaptive(self) -> bool:
         return True
 
-    @property
-    def appending(self) -> Appending:
+    def appending(self, config: ModelConfig) -> Appending:
         return Appending(self.block_length, seeds=self.causal_context)
 
     def check(self, config: ModelConfig) -> None:
@@ -74,6 +83,16 @@ class NemotronSampler(DiffusionSampler):
         number = jnp.maximum(jnp.argmax(canvas.masked, axis=1) - canvas.prompt_length, 0) // self.block_length
         begin = canvas.prompt_length + number * self.block_length
         return Block(number, begin, begin + jnp.where(self.seeds(canvas, begin), 1, self.block_length))
+
+    def keeps(self, config: ModelConfig) -> bool:
+        return True
+
+    def part(self, config: ModelConfig, canvas: Canvas, block: Block) -> Part:
+        """The seed is predicted by a causal pass over what stands before it: the block before, or the prompt's end."""
+        if not self.causal_context:
+            return Part(block.begin)
+        seeds = self.seeds(canvas, block.begin)
+        return Part(block.begin - jnp.where(seeds, self.block_length, 0), seeds)
 
     def seeds(self, canvas: Canvas, begin: Int[Array, " B"]) -> Bool[Array, " B"]:
         """Sequences whose step writes the seed of the block that begins here."""

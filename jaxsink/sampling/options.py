@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from jaxsink.errors import JaxsinkError, option
+from jaxsink.errors import JaxsinkError, a_model, option
 
 if TYPE_CHECKING:
     from jaxsink.nn.config import ModelConfig
@@ -58,7 +58,7 @@ def with_options(config: ModelConfig, base: Sampler, tokens: int | None = None, 
     for name in given:
         if name not in known:
             has = ", ".join(map(option, known))
-            raise JaxsinkError(f"{option(name)} is not for a {config.family} model: its sampler has {has}.")
+            raise JaxsinkError(f"{option(name)} is not for {a_model(config.family)}: its sampler has {has}.")
     sampler = base if tokens is None else base.with_length(tokens)
     if {"block", "steps", "remasking", "cache"} <= known.keys():
         sampler = with_blocks(sampler, given)

@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.transformer import Model
-from jaxsink.text.guard import check_text
 from jaxsink.text.tokenizer import Tokenizer, check_special_ids
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]] | ArrayLike
@@ -57,12 +56,11 @@ def known_tokenizer(model: Model) -> Tokenizer | None:
 
 def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
     """The parts of a text that the tokenizer reads as its token for unknown words, each once."""
-    check_text(text)
     unknown = tokenizer.special.get("unk")
     if unknown is None:
         return []
     name = tokenizer.token(unknown)
-    found = tokenizer.backend.encode(text, add_special_tokens=False)
+    found = tokenizer.encoding(text)
     parts = [
         text[start:end].strip()
         for token, (start, end) in zip(found.ids, found.offsets, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, a_model
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.ancestral import AncestralSampler
 from jaxsink.sampling.autoregressive import ARSampler
@@ -45,7 +45,7 @@ def sampler_kind(config: ModelConfig) -> type[Sampler]:
         return ARSampler
     if not config.is_diffusion:
         raise JaxsinkError(
-            f"a {config.family} model, with {config.attention} attention and no mask token, cannot write."
+            f"{a_model(config.family)}, with {config.attention} attention and no mask token, cannot write."
         )
     if config.uniform_noise:
         return GIDDSampler

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Unpack, get_type_hints
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 import jax
 import numpy as np
@@ -16,7 +16,9 @@ import numpy as np
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.found import Found
 from jaxsink.checkpoints.load import load
-from jaxsink.errors import JaxsinkError, check_keywords
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
+from jaxsink.errors import JaxsinkError
 from jaxsink.nn.attention import choose_backend
 from jaxsink.nn.quantization import weights_dtype
 from jaxsink.nn.recorder import Recorder
@@ -24,12 +26,13 @@ from jaxsink.nn.transformer import Model
 from jaxsink.recording.named import Shape
 from jaxsink.runs.compile_cache import CompileClock
 from jaxsink.sampling.base import Sampler
-from jaxsink.sampling.generate import Listener, generate
+from jaxsink.sampling.generate import generate
 from jaxsink.sampling.generation import Generation, before_end, end_ids
 from jaxsink.sampling.inputs import pad_prompts
 from jaxsink.sampling.options import Sampling, of_sampler, with_options
 from jaxsink.sampling.prompts import encode_text, unknown_note, unknown_words
 from jaxsink.sampling.record_file import RecordFile
+from jaxsink.sampling.run_options import Listener
 from jaxsink.text.tokenizer import Tokenizer, check_special_ids
 from jaxsink.version import __version__
 
@@ -73,14 +76,23 @@ class Options(Sampling, total=False):
 class Response:
     """What a model wrote, and how.
 
-    text          up to the first end token; None where there is no tokenizer
-    empty         why there is nothing to read in it, if so
-    ids           from `start` on, all of them; committed_at: the step in which each was filled, -1 for the prompt's
-    start         where the response starts: at the first mask of a prompt that has some, else after the prompt
-    chat          the template, if one was used
-    approximate   the cache that makes it so
-    record        {"file", "what"}, if it was recorded
-    seconds       {"load", "compile", "run"}
+    Attributes:
+        text: up to the first end token; None where there is no tokenizer
+        empty: why there is nothing to read in it, if so
+        ids: from `start` on, all of them
+        committed_at: the step in which each was filled, -1 for the prompt's
+        start: where the response starts: at the first mask of a prompt that has some, else after the prompt
+        chat: the template, if one was used
+        approximate: the cache that makes it so
+        record: {"file", "what"}, if it was recorded
+        seconds: {"load", "compile", "run"}
+
+    Examples:
+        >>> response = jaxsink.respond("mini-llada", question, tokens=16, steps=8)
+        >>> response.steps, response.family, response.sampler["name"]
+        (8, 'llada', 'LLaDASampler')
+        >>> response.to_dict()["text"] == response.text
+        True
     """
 
     text: str | None
@@ -131,6 +143,7 @@ class Job:
         return 0 if self.record is not None or full else padding
 
 
+@runtime_checkable
 class Watch(Protocol):
     """Follows a text while it is written.
 
@@ -152,6 +165,13 @@ def warn(text: str) -> None:
     warnings.warn(text, stacklevel=3)
 
 
+OPTION_RANGES = {
+    **dict.fromkeys(("tokens", "every"), at_least(1)),
+    **dict.fromkeys(("ids", "mask_id"), at_least(0)),
+}
+
+
+@checked(**OPTION_RANGES)
 def respond(
     model: str | os.PathLike[str],
     prompt: str | None = None,
@@ -162,11 +182,16 @@ def respond(
 ) -> Response:
     """Load a model, and let it respond to a prompt with the sampler that it recommends.
 
-    model    a built-in name, a checkpoint or a hub id
-    prompt   a text; masks in it are filled
-    say      is told what is odd, before the weights are read
-    watch    is shown the text while it is written
-    options  see `Options`, and `jaxsink.sampling.options.Sampling` for those of the sampler
+    Args:
+        model: a built-in name, a checkpoint or a hub id
+        prompt: a text; masks in it are filled
+        say: is told what is odd, before the weights are read
+        watch: is shown the text while it is written
+        **options: see `Options`, and `jaxsink.sampling.options.Sampling` for those of the sampler
+
+    Examples:
+        >>> jaxsink.respond("mini-llama", question, tokens=16).text.splitlines()[-1]
+        '#### 7'
     """
     job = prepare(model, prompt, say, **options)
     begin = time.perf_counter()
@@ -186,21 +211,22 @@ def reading(options: Options) -> dict[str, Any]:
 
 def prepare(model: str | os.PathLike[str], prompt: str | None, say: Say, **options: Unpack[Options]) -> Job:
     """Check everything that can be checked, so that a mistake costs no time."""
-    check_keywords("respond", options, get_type_hints(Options))
     found = Found.at(model, **reading(options))
     config = found.config
     sampler = with_options(config, found.sampler, options.get("tokens"), **of_sampler(options))
     choose_backend(options.get("backend"), 1, 1)
     tokenizer, template, ids = encode(found, prompt, options, say)
     pad_prompts(config, [ids], None, None)
-    masks = [n for n, token in enumerate(ids) if config.is_diffusion and token == config.mask_id]
+    fills = config.is_diffusion and not sampler.is_autoregressive
+    masks = [n for n, token in enumerate(ids) if fills and token == config.mask_id]
     total = sampler.total_steps(len(masks) + sampler.response_length)
     length, target = len(ids) + sampler.response_length, None
     if length > config.max_positions:
         say(f"prompt and response have {length} tokens, and the model was made for {config.max_positions}.")
     what, every, overwrite = options.get("record_what"), options.get("every"), options.get("overwrite", False)
     if (path := options.get("record")) is not None:
-        shape = Shape(config, total, 1 if sampler.is_autoregressive else length, length)
+        window = length if masks else sampler.window(config)  # masks may stand anywhere in the prompt
+        shape = Shape(config, total, 1 if sampler.is_autoregressive else length, length, window)
         target = RecordFile.plan(path, what or "received", every or 1, shape, overwrite)
         if target.warning:
             say(target.warning)

@@ -16,10 +16,14 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
 from jaxsink.nn.attention import choose_backend
-from jaxsink.nn.batch import Execution
+from jaxsink.nn.batch import Batch, Execution
+from jaxsink.nn.cache import Cache
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.edited import at_step
+from jaxsink.nn.pass_end import TunedLens
+from jaxsink.nn.placed import Placed, Source
 from jaxsink.nn.sharding import keep_layout, on_tpu
-from jaxsink.nn.transformer import Cache, Transformer
+from jaxsink.nn.transformer import Transformer
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
 from jaxsink.recording.spec import RecordSpec, make_record_spec, packed, zeros_like_shapes
 from jaxsink.sampling.interventions import Intervention, Previous, Targeted, drop_where, needs, no_drop
@@ -79,6 +83,10 @@ class RunInputs:
     prompt: Bool[Array, "B S"] = axes()  # True = given by the caller, and not a mask to fill
     draws: Draws = axes()
     policy: Int[Array, " B"] | None = axes()  # which of an intervention's policies each sequence follows
+    edits: tuple[Placed, ...] = axes(batch=None, default=())  # what is changed at the taps …
+    sources: tuple[Source, ...] = axes(batch=2, default=())  # … and with what, sequence by sequence
+    targets: Int[Array, "B S"] | None = axes(default=None)  # the tokens that a lens ranks
+    tuned: TunedLens | None = axes(batch=None, default=None)  # what a tuned lens adds
 
 
 class Decoding(NamedTuple):
@@ -91,6 +99,16 @@ class Decoding(NamedTuple):
     @property
     def config(self) -> ModelConfig:
         return self.model.config
+
+    def with_mask(self, mask: Bool[Array, "B S"]) -> Decoding:
+        """The same, of these real tokens only."""
+        return self._replace(inputs=dataclasses.replace(self.inputs, mask=mask))
+
+    def looked_into(self, batch: Batch, step: Int[Array, ""], *, recorded: bool = True) -> Batch:
+        """The batch of a pass with the edits of this step, and what a lens needs. recorded: is it the pass of records?"""
+        given = self.inputs
+        edits = at_step(given.edits, given.sources, step, recorded=recorded)
+        return batch._replace(edits=edits, targets=given.targets, tuned=given.tuned)
 
 
 @pytree_dataclass
@@ -105,7 +123,7 @@ class Carry:
     needed_record: PyTree[Shaped[Array, "L B ..."]] = axes(1, 2)  # what the intervention reads of the last step
     drop: Shaped[Array, "L B H S"] | None = axes(1, 2)  # what the intervention returned for the last step
     targets: Bool[Array, "L B H S"] | None = axes(1, 2)  # which keys it was after, if it wants to know
-    broken: Bool[Array, " B"] | None = axes(default=None, kw_only=True)  # logits were NaN or infinite; see `checked`
+    broken: Bool[Array, " B"] | None = axes(default=None, kw_only=True)  # see `checked` and `edited`
 
     def caches(self) -> tuple[Cache | None, ...]:
         """Keys and values that it holds."""
@@ -164,7 +182,16 @@ def checked(carry: C, logits: Float[Array, "B W V"], counts: Bool[Array, "B W"])
     inf win over every number.
     """
     is_broken = counts & ~jnp.isfinite(logits.max(axis=-1))
-    found = is_broken.any(axis=1) & ~carry.done
+    return mark(carry, is_broken.any(axis=1))
+
+
+def edited(carry: C, tokens: Int[Array, "B S"], vocab: int) -> C:
+    """The same of sequences in which `edit_tokens` wrote ids that are none of the model's."""
+    return mark(carry, ((tokens < 0) | (tokens >= vocab)).any(axis=1))
+
+
+def mark(carry: C, is_broken: Bool[Array, " B"]) -> C:
+    found = is_broken & ~carry.done
     return carry.replace(broken=found if carry.broken is None else carry.broken | found)
 
 

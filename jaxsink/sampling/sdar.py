@@ -9,23 +9,34 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from jaxsink.errors import a_model
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import require
-from jaxsink.sampling.blocks import first_open_block, whole_blocks
+from jaxsink.sampling.blocks import BlockCausalSampler, first_open_block, whole_blocks
 from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
 from jaxsink.sampling.confidence import choose_token, commit_best, log_odds, probability, shape_logits, token_noise
-from jaxsink.sampling.diffusion import DiffusionSampler
 from jaxsink.sampling.rng import Draws
 
 
 @dataclass(frozen=True)
-class SDARSampler(DiffusionSampler):
+class SDARSampler(BlockCausalSampler):
     """SDAR's generation: blocks of the model's own length, counted from the first token of the prompt.
 
-    A step commits every position surer than `threshold` if these are at least its quota, else its quota of the surest.
-    threshold=None always commits the quota. steps_per_block defaults to the block length. The last block is always a
-    whole one, so a response may exceed gen_length by less than a block. stop_at_eos: a sequence that has an eos in
-    its response when a block is full is finished, and its rest is eos.
+    A step commits every position surer than `threshold` if these are at least its quota, else its quota of the surest. The
+    last block is always a whole one, so a response may exceed gen_length by less than a block.
+
+    Attributes:
+        gen_length: tokens of the response, at least
+        steps_per_block: None: the block length
+        threshold: probability above which a position is committed; None always commits the quota
+        temperature: of the draws; 0 takes the likeliest token
+        top_p: draw from the likeliest tokens that have this probability together
+        top_k: draw from so many of the likeliest tokens
+        stop_at_eos: a sequence that has an eos in its response when a block is full is finished, and its rest is eos
+
+    Examples:
+        >>> jaxsink.SDARSampler(gen_length=64, threshold=None).with_length(32).gen_length
+        32
     """
 
     stop_rule = "any"
@@ -44,7 +55,7 @@ class SDARSampler(DiffusionSampler):
 
     def check(self, config: ModelConfig) -> None:
         super().check(config)
-        require(config.block_length is not None, f"SDARSampler: a {config.family} model is not block-causal.")
+        require(config.block_length is not None, f"SDARSampler: {a_model(config.family)} is not block-causal.")
         steps = self.steps_per_block
         fits = steps is None or (config.block_length is not None and steps <= config.block_length)
         require(fits, f"SDARSampler: steps_per_block must lie between 1 and the block length, and is {steps}.")

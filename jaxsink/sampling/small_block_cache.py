@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import Bool, Int
 
 from jaxsink.nn.batch import Batch
-from jaxsink.recording.recorders import Recorder
+from jaxsink.nn.recorder import Recorder
 from jaxsink.sampling.block_cache import Hiding, PassOutput, whole_or_part
 from jaxsink.sampling.canvas import Window
 from jaxsink.sampling.diffusion import DiffusionCarry
@@ -68,10 +68,10 @@ def small_block_pass(
 
     def over(start: Int[Array, " B"], queries: int) -> PassOutput:
         outputs = jnp.clip(jnp.maximum(window.position - 1, stretch.begin) - start[:, None], 0, queries - 1)
-        part = batch._replace(outputs=outputs, start=start, queries=queries)
+        part = run.looked_into(batch._replace(outputs=outputs, start=start, queries=queries), carry.step)
         out = run.model(part, cache=carry.cache, drop=hiding.drop, recorders=recorders, execution=run.spec.execution)
         assert out.logits is not None and out.cache is not None
         return out.logits, out.record, out.cache
 
     blocks, small_blocks = partial(over, stretch.block, sizes[0]), partial(over, stretch.small, sizes[1])
-    return whole_or_part(stretch.is_block.any(), blocks, small_blocks)
+    return whole_or_part(stretch.is_block.any(), blocks, small_blocks, recorders)

@@ -34,11 +34,20 @@ class Phase(NamedTuple):
 class SpeculativeSampler(DiffusionSampler):
     """Nemotron-Labs-Diffusion's linear speculation, greedy.
 
-    A round drafts the `block_length` - 1 tokens after the last verified one, which see each other and all before them: in
-    one step, or with a threshold above 0 step by step, every position at least that sure and at least one. Then one causal
-    step keeps the tokens up to the first that the causal model would not write, and that model's token there. committed_at
-    is the step that verified a token; drafts that are refused become masks again. Sequences of a batch are in rounds of
-    their own. stop_at_eos: a sequence ends with its first verified eos, and its rest is eos.
+    A round drafts the `block_length` - 1 tokens after the last verified one, which see each other and all before them. Then
+    one causal step keeps the tokens up to the first that the causal model would not write, and that model's token there.
+    committed_at is the step that verified a token; drafts that are refused become masks again. Sequences of a batch are in
+    rounds of their own.
+
+    Attributes:
+        max_new_tokens: tokens of the response
+        block_length: tokens of a draft, and the one before it
+        threshold: 0 drafts in one step; above 0 step by step, every position at least that sure and at least one
+        stop_at_eos: a sequence ends with its first verified eos, and its rest is eos
+
+    Examples:
+        >>> jaxsink.SpeculativeSampler(max_new_tokens=64, block_length=16).response_length
+        64
     """
 
     length_field = "max_new_tokens"
@@ -49,8 +58,7 @@ class SpeculativeSampler(DiffusionSampler):
     threshold: float = 0.0
     stop_at_eos: bool = True
 
-    @property
-    def appending(self) -> Appending:
+    def appending(self, config: ModelConfig) -> Appending:
         return Appending(self.block_length, drafts=True)
 
     def check(self, config: ModelConfig) -> None:
@@ -77,14 +85,14 @@ class SpeculativeSampler(DiffusionSampler):
         carry = intervened(run, carry, sight.before & run.inputs.mask)
         readers = jnp.clip(window.position - ~phase.drafting, 0, carry.tokens.shape[1] - 1)
         wanted = run.spec.record.recorders if record else ()
-        scores, records, needed_record, _ = self._look(run, carry, Looking(window, readers, sight), wanted)
+        carry, scores, records = self._look(run, carry, Looking(window, readers, sight), wanted)
         if run.spec.edit_logits is not None:
             scores = check_edit("edit_logits", scores, run.spec.edit_logits(carry.step, scores, window.position))
         carry = checked(carry, scores, window.eligible)
         draft = self.decide(run.config, scores, window, run.inputs.draws)
         drafted = put(carry.tokens, window, draft.token, draft.where & phase.drafting & ~carry.done[:, None])
         carry = verified(run, self, carry.replace(tokens=drafted), scores, window, phase)
-        return carry.replace(block=phase.front[:, 0], needed_record=needed_record), records
+        return carry.replace(block=phase.front[:, 0]), records
 
     def phase(self, run: Decoding, carry: DiffusionCarry) -> Phase:
         """The first step only verifies, which gives the token after the prompt."""

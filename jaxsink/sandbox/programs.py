@@ -39,7 +39,10 @@ def checks(example: Example) -> Checks:
         code = f"{example.tests}\ncheck({example.entry_point})\n"
         return Checks((example.entry_point,), code, example.setup)
     if example.benchmark == "mbpp":
-        return Checks(_free_names(example), example.tests)
+        names, imported = _free_names(example), _imports(example)
+        own = [name for name in names if name in imported]
+        setup = "\n".join(dict.fromkeys(imported[name] for name in own))
+        return Checks(tuple(name for name in names if name not in own), example.tests, setup)
     raise JaxsinkError(f"{example.task_id} is not a programming question, so it has no checks to run.")
 
 
@@ -50,6 +53,20 @@ def gold_program(example: Example) -> str:
 
 def _defines(code: str, name: str) -> bool:
     return bool(name) and re.search(rf"^\s*(async\s+)?def\s+{re.escape(name)}\s*\(", code, re.MULTILINE) is not None
+
+
+def _imports(example: Example) -> dict[str, str]:
+    """What the published solution imports, by name: a test that uses it imports it for itself.
+
+    Taken from the program, as the functions are that it defines, a `math` could say that anything is close to anything.
+    """
+    found: dict[str, str] = {}
+    for node in ast.parse(example.answer).body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                name = alias.asname or alias.name.split(".")[0]
+                found[name] = "\n".join(filter(None, (found.get(name), ast.unparse(node))))
+    return found
 
 
 def _free_names(example: Example) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from jaxsink.checks import above, at_least, check_call, check_fields
 from jaxsink.errors import JaxsinkError
 from jaxsink.sandbox.levels import LEVELS, Level
 from jaxsink.sandbox.relay import EndedError, Line, TimeUpError, judged
@@ -62,6 +63,10 @@ class Limits:
     memory: int = 2**30
     files: int = 64
 
+    def __post_init__(self) -> None:
+        ranges = {"seconds": above(0, 1e6), "cpu_seconds": at_least(1, 1e6), "memory": at_least(1, 2**50)}
+        check_fields(self, "Limits", {**ranges, "files": at_least(16, 2**20)})
+
 
 @dataclass(frozen=True)
 class Checks:
@@ -71,6 +76,9 @@ class Checks:
     names: tuple[str, ...]
     code: str
     setup: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Checks")
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,8 @@ def run_checks(
             "generated programs are not run without leave; read in docs/sandbox.md what the sandbox does, then pass "
             "allow_code_execution=True (--allow-code-execution)."
         )
+    given = {"program": program, "checks": checks, "sandbox": sandbox, "limits": limits}
+    check_call("run_checks", given, {"program": str, "checks": Checks, "sandbox": str, "limits": Limits | None})
     check_sandbox(sandbox)
     return _run(program, checks, limits or Limits(), sandbox)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from jaxsink.sinks.agreement import Agreement, agreement
 from jaxsink.sinks.calibrate import calibrate_eps
 from jaxsink.sinks.contrast import AtSinks, Split, at_sinks, scale_to_all_queries, split_by_query
+from jaxsink.sinks.gradient import attention_gradient, nats_of
 from jaxsink.sinks.hidden import HiddenKeys, hidden_keys
 from jaxsink.sinks.mask import MaskSinks
+from jaxsink.sinks.rollout import rollout
 from jaxsink.sinks.rules import Importance, Outlier, Rule, Threshold, TopK, detect, sweep, visibility_normalised
 from jaxsink.sinks.tokens import Frequency, Rates, canvases, frequency, fresh, kind_table, top_tokens
 from jaxsink.sinks.track import Tracks, track
@@ -16,6 +19,7 @@ from jaxsink.sinks.turns import Turns
 from jaxsink.sinks.unmasking import Frontier, blocks, distance, drift_per_block, frontier
 
 __all__ = [
+    "Agreement",
     "AtSinks",
     "Frequency",
     "Frontier",
@@ -30,7 +34,9 @@ __all__ = [
     "TopK",
     "Tracks",
     "Turns",
+    "agreement",
     "at_sinks",
+    "attention_gradient",
     "blocks",
     "calibrate_eps",
     "canvases",
@@ -42,6 +48,8 @@ __all__ = [
     "frontier",
     "hidden_keys",
     "kind_table",
+    "nats_of",
+    "rollout",
     "scale_to_all_queries",
     "split_by_query",
     "sweep",

@@ -11,21 +11,31 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Shaped
 
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.recording.margin import margin
 from jaxsink.sinks.rules import with_mask
 
 
+@checked(k=at_least(0))
 def calibrate_eps(
     received: Float[ArrayLike, "*axes S"], k: float, mask: Shaped[ArrayLike, "..."] | None = None
 ) -> float:
     """ε such that k keys per head, on average, pass Eq. 3 on these records.
 
-    received  attention that each key receives, with any leading axes, as for `detect`
-    mask      as for `detect`
-
     ε lies half-way between the last margin that is to pass and the next one. Maps that received nothing, those of steps
     that a sequence did not take, do not count.
+
+    Args:
+        received: attention that each key receives, with any leading axes, as for `detect`
+        mask: as for `detect`
+
+    Examples:
+        >>> eps = jaxsink.sinks.calibrate_eps(out.record, 1.0, out.mask)
+        >>> sinks = jaxsink.sinks.detect(out.record, jaxsink.sinks.Threshold(eps), out.mask)
+        >>> round(float(sinks.sum(axis=-1).mean()), 2)
+        1.0
     """
     scores, real = with_mask(received, mask)
     real = jnp.broadcast_to(real, scores.shape)

@@ -11,10 +11,13 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Shaped
 
+from jaxsink.checks import NAN_TOO
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.sinks.rules import Rule, Threshold, detect, with_mask
 
 
+@checked()
 @jax.jit
 def scale_to_all_queries(
     by_query: Mapping[str, Float[ArrayLike, "*axes S"]],
@@ -24,6 +27,11 @@ def scale_to_all_queries(
     Queries of one kind are fewer than all, so the mean of what they give to a key is below 1, and no ε would fit both
     kinds. Each query gives 1 in all, so the sum of a kind's scores is its number of queries. Once scaled, they work with
     every rule and with `track` like those of `received()`. All zero where there is no query of the kind.
+
+    Examples:
+        >>> few = {"masked": np.array([2.0, 0.0, 0.0, 0.0]), "unmasked": np.array([0.5, 0.5, 0.5, 0.5])}
+        >>> jaxsink.sinks.scale_to_all_queries(few)["masked"].tolist()  # two queries, as if all four were masked
+        [4.0, 0.0, 0.0, 0.0]
     """
     by_kind = {kind: jnp.asarray(scores) for kind, scores in by_query.items()}
     queries = {kind: scores.sum(axis=-1, keepdims=True) for kind, scores in by_kind.items()}
@@ -34,10 +42,17 @@ def scale_to_all_queries(
 class Split(NamedTuple):
     """What masked and unmasked queries sink to (Fig. 6a); "*axes" are the record's axes before the sequence.
 
-    masked    sinks of masked queries
-    unmasked  sinks of the others
-    same_top  True where both kinds of query give most to the same key
-    overlap   keys that are sinks of both, over keys that are sinks of either; NaN where neither has one
+    Attributes:
+        masked: sinks of masked queries
+        unmasked: sinks of the others
+        same_top: True where both kinds of query give most to the same key
+        overlap: keys that are sinks of both, over keys that are sinks of either; NaN where neither has one
+
+    Examples:
+        >>> split = jaxsink.generate(model, question, sampler, record=jaxsink.record.received_by_query())
+        >>> found = jaxsink.sinks.split_by_query(split.record, mask=split.mask)
+        >>> found.same_top.shape == out.record.shape[:-1]
+        True
     """
 
     masked: Bool[Array, "*axes S"]
@@ -46,12 +61,24 @@ class Split(NamedTuple):
     overlap: Float[Array, "..."]
 
 
+@checked()
 def split_by_query(
     by_query: Mapping[str, Float[ArrayLike, "*axes S"]],
     rule: Rule | None = None,
     mask: Shaped[ArrayLike, "..."] | None = None,
 ) -> Split:
-    """Sinks by the kind of query, from `record.received_by_query()`; prompt tokens count as unmasked queries."""
+    """Sinks by the kind of query; prompt tokens count as unmasked queries.
+
+    Args:
+        by_query: from `record.received_by_query()`
+        rule: what counts as a sink; None: `Threshold()`
+        mask: as for `detect`
+
+    Examples:
+        >>> split = jaxsink.generate(model, question, sampler, record=jaxsink.record.received_by_query())
+        >>> jaxsink.sinks.split_by_query(split.record, mask=split.mask).masked.shape == out.record.shape
+        True
+    """
     if not isinstance(by_query, Mapping) or set(by_query) != {"masked", "unmasked", "prompt"}:
         raise JaxsinkError("split_by_query needs what record.received_by_query() recorded.")
     unmasked = jnp.asarray(by_query["unmasked"]) + jnp.asarray(by_query["prompt"])
@@ -65,20 +92,38 @@ def split_by_query(
 
 
 class AtSinks(NamedTuple):
-    """A figure's mean over sinks, its mean over the other real tokens, and their ratio; NaN where there are none."""
+    """A figure's mean over sinks, its mean over the other real tokens, and their ratio; NaN where there are none.
+
+    Examples:
+        >>> lengths = np.array([[0.5, 2.0, 2.0]])  # of values, one head
+        >>> found = jaxsink.sinks.at_sinks(lengths, np.array([[True, False, False]]))
+        >>> found.sinks.tolist(), found.elsewhere.tolist(), found.ratio.tolist()
+        ([0.5], [2.0], [0.25])
+    """
 
     sinks: Float[Array, "*axes H"]
     elsewhere: Float[Array, "*axes H"]
     ratio: Float[Array, "*axes H"]
 
 
+@checked(values=NAN_TOO)
 def at_sinks(
     values: Float[ArrayLike, "..."], sinks: Bool[ArrayLike, "..."], mask: Shaped[ArrayLike, "..."] | None = None
 ) -> AtSinks:
-    """How a figure per token differs at sinks: values [..., K or H, S], sinks [..., H, S].
+    """How a figure per token differs at sinks.
 
     For `record.value_norm()` (low at sinks), `record.key_norm()`, or a part of `record.logit_parts()`. Figures of a kv head
     serve all heads of its group.
+
+    Args:
+        values: [..., K or H, S]
+        sinks: [..., H, S], from `detect`
+        mask: as for `detect`
+
+    Examples:
+        >>> lengths = np.array([[0.5, 2.0, 2.0]])  # of values, one head
+        >>> float(jaxsink.sinks.at_sinks(lengths, np.array([[True, False, False]])).ratio[0])
+        0.25
     """
     values, sinks = jnp.asarray(values, jnp.float32), jnp.asarray(sinks)
     if values.ndim != sinks.ndim or sinks.shape[-2] % values.shape[-2]:

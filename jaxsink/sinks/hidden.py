@@ -20,6 +20,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, Shaped
 
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.sampling.interventions import Previous
 from jaxsink.sinks.mask import MaskSinks
@@ -27,7 +28,14 @@ from jaxsink.sinks.rules import Threshold, detect
 
 
 class HiddenKeys(NamedTuple):
-    """Means over heads, layers and all steps but the first, one per sequence; NaN where there is nothing to count."""
+    """Means over heads, layers and all steps but the first, one per sequence; NaN where there is nothing to count.
+
+    Examples:
+        >>> both = {"received": jaxsink.record.received(), "dropped": jaxsink.record.dropped()}
+        >>> hidden = jaxsink.generate(model, question, sampler, record=both, intervene=jaxsink.sinks.MaskSinks(k=2))
+        >>> jaxsink.sinks.hidden_keys(hidden.record["received"], hidden.record["dropped"], hidden.mask).number.tolist()
+        [2.0]
+    """
 
     number: Float[np.ndarray, " B"]
     """Hidden keys per head and step."""
@@ -43,6 +51,7 @@ class HiddenKeys(NamedTuple):
     """select="mass" only: share of heads and steps whose hidden keys received less than the sinks that they stand for."""
 
 
+@checked()
 def hidden_keys(
     received: Float[ArrayLike, "T L B H S"],
     dropped: Bool[ArrayLike, "T L B H S"],
@@ -53,10 +62,18 @@ def hidden_keys(
 ) -> HiddenKeys:
     """What was hidden, from the records of `received()` and `dropped()`.
 
-    mask    real tokens; of an autoregressive model by step (`Generation.real_at`)
-    steps   recorded steps that each sequence took (`Generation.recorded_of`); None = all
-    eps     of Eq. 3
-    policy  what hid them: needed for `short`. Maps of rank_on="clean" are not recorded, so `are_sinks` and `mass` are NaN
+    Args:
+        mask: real tokens; of an autoregressive model by step (`Generation.real_at`)
+        steps: recorded steps that each sequence took (`Generation.recorded_of`); None = all
+        eps: of Eq. 3
+        policy: what hid them: needed for `short`. Maps of rank_on="clean" are not recorded, so `are_sinks` and
+            `mass` are NaN
+
+    Examples:
+        >>> both = {"received": jaxsink.record.received(), "dropped": jaxsink.record.dropped()}
+        >>> hidden = jaxsink.generate(model, question, sampler, record=both, intervene=jaxsink.sinks.MaskSinks(k=2))
+        >>> jaxsink.sinks.hidden_keys(hidden.record["received"], hidden.record["dropped"], hidden.mask).number.tolist()
+        [2.0]
     """
     received, dropped = np.asarray(received), np.asarray(dropped, bool)
     if received.shape != dropped.shape or received.ndim != 5:

@@ -10,11 +10,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray
 
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.batch import count_tokens
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.recorder import Recorder
 from jaxsink.nn.softmax import hides
-from jaxsink.recording.recorders import Recorder, received, where_hidden
+from jaxsink.recording.attention import received, where_hidden
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.interventions import HIDDEN_FROM_SOME, Previous, at_token_positions
 from jaxsink.sinks.calibrate import calibrate_eps
@@ -48,28 +51,40 @@ Ranking = tuple[Float[Array, "L B H S"], Bool[Array, "L B H S"], Count]
 class MaskSinks:
     """An `intervene` for generate: drop, in every step, the sinks of the step before, per layer and head.
 
-    k        how many keys to drop
-    select   "top" drops the sinks, "top_not_first" those that are not the sequence's first token, "first" the first k
-             tokens whatever they receive. Controls drop other keys: "random" as many, drawn anew in every step; "bottom"
-             as many that receive least; "partner" as many, each hidden as long as its sink; "mass" random keys
-             that together receive as much. See docs/sinks.md
-    rule     None or "top_k": exactly k; "threshold": all that pass Eq. 3 with `eps`; "top_k_above": both; or a Rule: the k
-             largest of those it finds
-    rank_on  "masked": rank what the running, masked model paid attention to, so that a dropped key (which receives 0) may
-             come back a step later; "clean": rank an extra, unmasked pass per step
-    per      "head": each head drops its own; "layer": all heads of a layer drop those with the largest mean score
-    layers   layers to act in (None = all)
-    spare    steps at the start in which nothing is dropped (the first never drops anything, as there is no map yet)
-    positions  fixed token positions instead of a rule; the controls then drop as many
-    keep     the mirror image: drop everything but the selected keys
-    factor   0 drops; otherwise the attention that the selected keys get is multiplied by this before each query
-             re-normalises
-    share    k as a share of the sequence's real tokens, instead of k: at least one key
-    rows     whose attention is masked, and ranked: keys are chosen by what these queries look at. None: as the sampler does
-             it. An autoregressive step has the "newest" query on cached keys and values; with "all" it runs all queries
-             again in every step, prompt included. A step of a diffusion model runs "all" of them; with "decoded" only the
-             queries from which masks of the current window are read (one to the left where logits are shifted) lose
-             keys, with "masked" those whose token is a mask: all others, and what is cached of them, stay as they are
+    Attributes:
+        k: how many keys to drop
+        select: "top" drops the sinks, "top_not_first" those that are not the sequence's first token, "first"
+            the first k tokens whatever they receive. Controls drop other keys: "random" as many, drawn anew in
+            every step; "bottom" as many that receive least; "partner" as many, each hidden as long as its sink;
+            "mass" random keys that together receive as much. See docs/sinks.md
+        rule: None or "top_k": exactly k; "threshold": all that pass Eq. 3 with `eps`; "top_k_above": both; or a
+            Rule: the k largest of those it finds
+        rank_on: "masked": rank what the running, masked model paid attention to, so that a dropped key (which
+            receives 0) may come back a step later; "clean": rank an extra, unmasked pass per step
+        per: "head": each head drops its own; "layer": all heads of a layer drop those with the largest mean
+            score
+        layers: layers to act in (None = all)
+        spare: steps at the start in which nothing is dropped (the first never drops anything, as there is no
+            map yet)
+        positions: fixed token positions instead of a rule; the controls then drop as many
+        keep: the mirror image: drop everything but the selected keys
+        factor: 0 drops; otherwise the attention that the selected keys get is multiplied by this before each
+            query re-normalises
+        share: k as a share of the sequence's real tokens, instead of k: at least one key
+        rows: whose attention is masked, and ranked: keys are chosen by what these queries look at. None: as the
+            sampler does it. An autoregressive step has the "newest" query on cached keys and values; with "all"
+            it runs all queries again in every step, prompt included. A step of a diffusion model runs "all" of
+            them; with "decoded" only the queries from which masks of the current window are read (one to the
+            left where logits are shifted) lose keys, with "masked" those whose token is a mask: all others, and
+            what is cached of them, stay as they are
+
+    Examples:
+        >>> for policy in (jaxsink.sinks.MaskSinks(k=2), jaxsink.sinks.MaskSinks(k=2, select="random")):
+        ...     hidden = jaxsink.generate(model, question, sampler, intervene=policy)
+        ...     print(policy.select, hidden.tokens.shape == out.tokens.shape)
+        ...
+        top True
+        random True
     """
 
     k: int = 1
@@ -90,6 +105,7 @@ class MaskSinks:
         check_settings(self)
 
     @classmethod
+    @checked(k=at_least(0))
     def calibrated(
         cls,
         received: Float[ArrayLike, "*axes S"],
@@ -99,11 +115,24 @@ class MaskSinks:
         rank_on: RankOn = "masked",
         rows: Rows | None = None,
     ) -> MaskSinks:
-        """Drop all sinks, with ε such that k keys per head and step pass Eq. 3 on average of these records."""
+        """Drop all sinks, with ε such that k keys per head and step pass Eq. 3 on average of these records.
+
+        Examples:
+            >>> policy = jaxsink.sinks.MaskSinks.calibrated(out.record, k=1, mask=out.mask)
+            >>> policy.rule, policy.eps > 0
+            ('threshold', True)
+        """
         return cls(select=select, rule="threshold", rank_on=rank_on, eps=calibrate_eps(received, k, mask), rows=rows)
 
+    @checked()
     def control(self, select: Select) -> MaskSinks:
-        """The same policy with other keys, in the same layers and heads, at the same steps."""
+        """The same policy with other keys, in the same layers and heads, at the same steps.
+
+        Examples:
+            >>> other = jaxsink.sinks.MaskSinks(k=2, layers=(1,)).control("partner")
+            >>> other.select, other.k, other.layers
+            ('partner', 2, (1,))
+        """
         if select not in MATCHED or self.select not in ("first", "top_not_first"):
             return replace(self, select=select)
         if self.select == "top_not_first" or self.share is not None:
@@ -113,12 +142,21 @@ class MaskSinks:
         return replace(self, select=select, positions=tuple(range(self.k)))
 
     def check(self, config: ModelConfig, sampler: Sampler | None, lengths: Int[ndarray, " B"] | None) -> None:
-        """Raise a JaxsinkError if the policy cannot have an effect in such a run."""
+        """Raise a JaxsinkError if the policy cannot have an effect in such a run.
+
+        Examples:
+            >>> jaxsink.sinks.MaskSinks(k=2).check(model.config, sampler, np.array([20]))  # nothing to object to
+        """
         check_effect(self, config, sampler, lengths)
 
     @property
     def hides_the_same(self) -> bool:
-        """Whatever is recorded, it hides the sequence's first token from the second step on."""
+        """Whatever is recorded, it hides the sequence's first token from the second step on.
+
+        Examples:
+            >>> jaxsink.sinks.MaskSinks(select="first").hides_the_same, jaxsink.sinks.MaskSinks().hides_the_same
+            (True, False)
+        """
         return self.select == "first" and self.k == 1 and self.share is None and not self.keep and self.spare <= 1
 
     @property
@@ -153,7 +191,12 @@ class MaskSinks:
         return jnp.array(by_length, jnp.int32)[mask.sum(axis=1)][None, :, None, None]
 
     def count_of(self, length: int) -> int:
-        """K for a sequence of so many tokens."""
+        """K for a sequence of so many tokens.
+
+        Examples:
+            >>> jaxsink.sinks.MaskSinks(share=0.03).count_of(100)
+            3
+        """
         return self.k if self.share is None else max(1, round(self.share * length))
 
     def ranking(self, previous: Previous, k: Count) -> Ranking:
@@ -190,6 +233,7 @@ class MaskSinks:
         return scores, *self.candidates(scores, real, previous, k)
 
     def scores(self, previous: Previous) -> Float[Array, "L B H S"]:
+        """What keys are ranked by: what they received, in each head or in the mean over heads."""
         scores: Float[Array, "L B H S"] = previous.record
         if self.per == "layer":
             return jnp.broadcast_to(scores.mean(axis=2, keepdims=True), scores.shape)

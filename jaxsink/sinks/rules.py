@@ -22,7 +22,8 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, Shaped
 
-from jaxsink.checks import at_least, check_fields, check_value
+from jaxsink.checks import at_least, check_fields
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.inputs import as_numbers
 from jaxsink.parallel.mesh import Device
@@ -33,7 +34,15 @@ RANGES = {"k": at_least(0)}
 
 
 class Rule:
-    """What counts as a sink. A subclass is a frozen dataclass with `find`; combine rules with & and |."""
+    """What counts as a sink. A subclass is a frozen dataclass with `find`; combine rules with & and |.
+
+    Examples:
+        >>> strong = jaxsink.sinks.Threshold(eps=3.0) & jaxsink.sinks.TopK(1)  # at most one per head
+        >>> jaxsink.sinks.detect(np.array([[5.0, 4.0, *[0.2] * 8]]), strong).sum().item()
+        1
+        >>> strong.find(jnp.array([[5.0, 4.0, *[0.2] * 8]]), jnp.ones((1, 10), bool)).sum().item()
+        1
+    """
 
     def __post_init__(self) -> None:
         check_fields(self, type(self).__name__, RANGES)
@@ -53,8 +62,15 @@ class Rule:
 class Threshold(Rule):
     """Eq. 3 of the study: the score exceeds the mean of the other tokens' scores by more than ε.
 
-    scale "sum" takes column sums, whose mean is 1 (what the study's plots show). "mean" is the formula as printed: scores
-    are divided by the number of tokens, lie in [0, 1], and ε = 3 never fires.
+    Attributes:
+        eps: the threshold
+        scale: "sum" takes column sums, whose mean is 1 (what the study's plots show). "mean" is the formula as printed:
+            scores are divided by the number of tokens, lie in [0, 1], and ε = 3 never fires
+
+    Examples:
+        >>> scores = np.array([[6.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]])
+        >>> jaxsink.sinks.detect(scores, jaxsink.sinks.Threshold(eps=3.0)).tolist()
+        [[True, False, False, False, False, False, False]]
     """
 
     eps: float = 3.0
@@ -70,7 +86,14 @@ class Threshold(Rule):
 class Importance(Rule):
     """Gu et al.: the score divided by the number of queries that can see the token exceeds ε.
 
-    In a causal model (causal=True) these are the tokens from it on; otherwise all tokens.
+    Attributes:
+        eps: the threshold, a share of the attention
+        causal: the tokens from it on can see it; otherwise all tokens
+
+    Examples:
+        >>> scores = np.array([[3.0, 0.5, 0.3, 0.2]])
+        >>> jaxsink.sinks.detect(scores, jaxsink.sinks.Importance(eps=0.3)).tolist()
+        [[True, False, False, False]]
     """
 
     eps: float = 0.3
@@ -84,7 +107,16 @@ class Importance(Rule):
 
 @dataclass(frozen=True)
 class Outlier(Rule):
-    """The score exceeds the mean over tokens by more than so many standard deviations."""
+    """The score exceeds the mean over tokens by more than so many standard deviations.
+
+    Attributes:
+        sigmas: how many
+
+    Examples:
+        >>> scores = np.array([[9.0, *[0.5] * 15]])
+        >>> int(jaxsink.sinks.detect(scores, jaxsink.sinks.Outlier(sigmas=3.0)).sum())
+        1
+    """
 
     sigmas: float = 3.0
 
@@ -97,7 +129,15 @@ class Outlier(Rule):
 
 @dataclass(frozen=True)
 class TopK(Rule):
-    """The k largest scores, or all tokens if there are fewer; equal scores in order of position."""
+    """The k largest scores, or all tokens if there are fewer; equal scores in order of position.
+
+    Attributes:
+        k: how many
+
+    Examples:
+        >>> jaxsink.sinks.detect(np.array([[1.0, 3.0, 3.0]]), jaxsink.sinks.TopK(1)).tolist()  # of equal scores the first
+        [[False, True, False]]
+    """
 
     k: int
 
@@ -127,6 +167,7 @@ class Either(Rule):
         return self.first.find(scores, real) | self.second.find(scores, real)
 
 
+@checked()
 def detect(
     received: Float[ArrayLike, "*axes S"],
     rule: Rule,
@@ -135,10 +176,17 @@ def detect(
 ) -> Bool[Array, "*axes S"]:
     """Which tokens are sinks, from the attention that each receives.
 
-    mask     True = real token: [B,S] for records [..., B, H, S], [T,B,S] for records [T, L, B, H, S]
-    devices  split the batch of a record [..., B, H, S] over these devices by pmap
+    Args:
+        received: from `record.received()`, or any scores whose last axis is the sequence
+        rule: what counts as a sink
+        mask: True = real token: [B,S] for records [..., B, H, S], [T,B,S] for records [T, L, B, H, S]
+        devices: split the batch of a record [..., B, H, S] over these devices by pmap
+
+    Examples:
+        >>> sinks = jaxsink.sinks.detect(out.record, jaxsink.sinks.Threshold(eps=3.0), out.mask)
+        >>> sinks.shape == out.record.shape, sinks.dtype.name
+        (True, 'bool')
     """
-    check_value("detect: rule", rule, Rule)
     scores, real = with_mask(received, mask)
     if devices is None:
         return _detect(scores, real, rule)
@@ -157,17 +205,27 @@ def _detect(scores: Float[Array, "*axes S"], real: Bool[Array, "..."], rule: Rul
     return rule.find(scores, jnp.broadcast_to(real, scores.shape))
 
 
+@checked()
 def sweep(
     received: Float[ArrayLike, "*axes S"],
     eps: Sequence[float],
     mask: Shaped[ArrayLike, "..."] | None = None,
     scale: Literal["sum", "mean"] = "sum",
 ) -> Float[Array, "*axes eps"]:
-    """The share of real tokens that are not sinks under Eq. 3, for every ε at once (Fig. 10)."""
-    check_value("sweep: scale", scale, Literal["sum", "mean"])
-    levels = check_value("sweep: eps", eps, tuple[float, ...])
+    """The share of real tokens that are not sinks under Eq. 3, for every ε at once (Fig. 10).
+
+    Args:
+        received: as for `detect`
+        eps: the thresholds
+        mask: as for `detect`
+        scale: as for `Threshold`
+
+    Examples:
+        >>> jaxsink.sinks.sweep(np.array([6.0, 0.5, 0.5, 0.5]), eps=(3.0, 6.0)).tolist()
+        [0.75, 1.0]
+    """
     scores, real = with_mask(received, mask)
-    return _sweep(scores, real, jnp.asarray(levels, jnp.float32), scale)
+    return _sweep(scores, real, jnp.asarray(eps, jnp.float32), scale)
 
 
 @partial(jax.jit, static_argnames="scale")
@@ -180,6 +238,7 @@ def _sweep(
     return ((above[..., None] <= eps) & real[..., None]).sum(axis=-2) / count
 
 
+@checked(block_length=at_least(1))
 def visibility_normalised(
     received: Float[ArrayLike, "*axes S"],
     mask: Shaped[ArrayLike, "..."] | None = None,
@@ -196,21 +255,23 @@ def visibility_normalised(
     attention gives it Σ 1/(i+1) = 5.5; the last by one, which gives it 1/140. So by "uniform" whatever a late query attends
     to counts as a multiple of very little, and the strongest keys are the last; by "queries" each query weighs the same.
 
-    received      of whole maps (all queries so far), as `record.received()` gives it; for autoregressive models with
-                  `ARSampler(whole_map=True)`
-    mask          as for `detect`; padded keys get 0
-    block_length  of a block-causal model, whose tokens also see the rest of their block
-
     The result works with every rule and with `track`.
+
+    Args:
+        received: of whole maps (all queries so far), as `record.received()` gives it; for autoregressive models
+            with `ARSampler(whole_map=True)`
+        mask: as for `detect`; padded keys get 0
+        block_length: of a block-causal model, whose tokens also see the rest of their block
+
+    Examples:
+        >>> causal = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]  # every query attends evenly to what it sees
+        >>> received = causal.sum(axis=0)
+        >>> np.round(jaxsink.sinks.visibility_normalised(received, causal=True, by="uniform"), 2).tolist()
+        [1.0, 1.0, 1.0, 1.0]
     """
     scores, real = with_mask(received, mask)
-    if by not in ("queries", "uniform"):
-        raise JaxsinkError(f"visibility_normalised: by must be 'queries' or 'uniform', not {by!r}.")
-    if block_length is not None and (causal or block_length < 1):
-        raise JaxsinkError(
-            "visibility_normalised: block_length must be 1 or more, and is for block-causal models, without causal=True; "
-            f"it is {block_length}."
-        )
+    if block_length is not None and causal:
+        raise JaxsinkError("visibility_normalised: block_length is for block-causal models, without causal=True.")
     return _visibility_normalised(scores, real, 1 if causal else block_length, by)
 
 

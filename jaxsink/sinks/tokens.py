@@ -23,6 +23,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, Integer, Real, Shaped
 
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.text import chat
@@ -34,12 +36,22 @@ NOT_THERE = -1
 """In a canvas: no token yet (autoregressive models, whose response grows)."""
 
 
+@checked()
 def kind_table(tokenizer: Tokenizer, config: ModelConfig) -> Int[np.ndarray, " V"]:
     """The kind of every token id, as an index into KINDS.
 
     The config's mask, bos, eos and eot (counted as eos) go first; an id that is both bos and eos, as in Dream, is eos. Then
     the tokenizer's added tokens: "template" if the model's chat template writes them, else "special". All others go by
     their text, whatever white space surrounds it; a part of a character is a word. Ids without a token are "special".
+
+    Args:
+        tokenizer: the model's
+        config: the model's
+
+    Examples:
+        >>> table = jaxsink.sinks.kind_table(model.tokenizer, model.config)
+        >>> table.shape == (model.config.vocab,)
+        True
     """
     if tokenizer.size > config.vocab:
         raise JaxsinkError(
@@ -100,6 +112,7 @@ def _class(char: str) -> str:
     return "" if char == "\ufffd" else unicodedata.category(char)[0]
 
 
+@checked()
 def canvases(
     tokens: Int[ArrayLike, "B S"],
     committed_at: Int[ArrayLike, "B S"],
@@ -109,7 +122,17 @@ def canvases(
 ) -> Int[Array, "T B S"]:
     """What the model saw at each recorded step; NOT_THERE for tokens that an autoregressive model has yet to write.
 
-    The arrays are those of `Generation`; mask_id None = autoregressive. commits: where a sampler edits what it wrote.
+    Args:
+        tokens: `Generation.tokens`
+        committed_at: `Generation.committed_at`
+        recorded_steps: `Generation.recorded_steps`
+        mask_id: the config's; None: autoregressive
+        commits: `Generation.commits`, where a sampler edits what it wrote
+
+    Examples:
+        >>> canvas = jaxsink.sinks.canvases(out.tokens, out.committed_at, out.recorded_steps, model.config.mask_id)
+        >>> int((canvas[0] == model.config.mask_id).sum())  # masks before the first step
+        16
     """
     seen = _canvases(jnp.asarray(tokens), jnp.asarray(committed_at), jnp.asarray(recorded_steps), mask_id)
     return seen if commits is None else _as_written(seen, jnp.asarray(commits), jnp.asarray(recorded_steps))
@@ -137,9 +160,19 @@ def _canvases(
     return jnp.where(absent, NOT_THERE if mask_id is None else mask_id, tokens).astype(jnp.int32)
 
 
+@checked()
 @jax.jit
 def fresh(committed_at: Int[ArrayLike, "B S"], recorded_steps: Int[ArrayLike, " T"]) -> Bool[Array, "T B S"]:
-    """Tokens that the model sees for the first time, because the step just before committed them."""
+    """Tokens that the model sees for the first time, because the step just before committed them.
+
+    Args:
+        committed_at: `Generation.committed_at`
+        recorded_steps: `Generation.recorded_steps`
+
+    Examples:
+        >>> jaxsink.sinks.fresh(np.array([[-1, 0, 1]]), np.arange(3))[:, 0].tolist()
+        [[False, False, False], [False, True, False], [False, False, True]]
+    """
     committed_at = jnp.asarray(committed_at)
     return (committed_at >= 0) & (committed_at == jnp.asarray(recorded_steps)[:, None, None] - 1)
 
@@ -148,10 +181,20 @@ def fresh(committed_at: Int[ArrayLike, "B S"], recorded_steps: Int[ArrayLike, " 
 class Rates:
     """Sinks of N classes (tokens or kinds).
 
-    count            how many sinks are of the class
-    occurrences      how often the class occurs: a token at one step, sequence and position counts once
-    all_sinks        sinks of any class
-    all_occurrences  occurrences of any class
+    Attributes:
+        count: how many sinks are of the class
+        occurrences: how often the class occurs: a token at one step, sequence and position counts once
+        all_sinks: sinks of any class
+        all_occurrences: occurrences of any class
+
+    Examples:
+        >>> canvas = jaxsink.sinks.canvases(out.tokens, out.committed_at, out.recorded_steps, model.config.mask_id)
+        >>> sinks = jaxsink.sinks.detect(out.record, jaxsink.sinks.Threshold(), out.mask)
+        >>> rates = jaxsink.sinks.frequency(sinks, canvas, out.mask, model.config.vocab).by_token
+        >>> int(rates.count.sum()) == rates.all_sinks
+        True
+        >>> rates.share.shape == rates.base.shape == rates.lift.shape == (model.config.vocab,)
+        True
     """
 
     count: Integer[np.ndarray, "*N"] | np.int64
@@ -182,10 +225,17 @@ class Rates:
 class Frequency:
     """How often tokens and kinds are sinks, over all steps, layers, sequences and heads. `+` pools batches of any length.
 
-    by_token           one class per token id
-    by_kind            one class per kind, in the order of KINDS
-    freshly_committed  one class, which overlaps the kinds
-    per_layer          sinks of each kind in each layer
+    Attributes:
+        by_token: one class per token id
+        by_kind: one class per kind, in the order of KINDS
+        freshly_committed: one class, which overlaps the kinds
+        per_layer: sinks of each kind in each layer
+
+    Examples:
+        >>> sinks = np.array([True, False]).reshape(1, 1, 1, 1, 2)  # [T,L,B,H,S]
+        >>> found = jaxsink.sinks.frequency(sinks, np.array([[[7, 9]]]), np.ones((1, 2)), vocab=10)
+        >>> (found + found).by_token.all_sinks
+        2
     """
 
     by_token: Rates
@@ -217,6 +267,7 @@ def positions_that_count(
     return counted
 
 
+@checked(vocab=at_least(1))
 def frequency(
     sinks: Bool[ArrayLike, "T L B H S"],
     canvas: Int[ArrayLike, "T B S"],
@@ -229,23 +280,22 @@ def frequency(
 ) -> Frequency:
     """Count sinks by the token at their position.
 
-    canvas          the tokens of each step, from `canvases`
-    mask            True = real token
-    table           from `kind_table`, for counts by kind
-    fresh           from `fresh`, for the rate of freshly committed tokens
-    steps           steps that each sequence took (`Generation.steps`): what comes later counts nowhere
-    recorded_steps  if not every step was recorded
+    Args:
+        canvas: the tokens of each step, from `canvases`
+        mask: True = real token
+        table: from `kind_table`, for counts by kind
+        fresh: from `fresh`, for the rate of freshly committed tokens
+        steps: steps that each sequence took (`Generation.steps`): what comes later counts nowhere
+        recorded_steps: if not every step was recorded
+
+    Examples:
+        >>> canvas = jaxsink.sinks.canvases(out.tokens, out.committed_at, out.recorded_steps, model.config.mask_id)
+        >>> sinks = jaxsink.sinks.detect(out.record, jaxsink.sinks.Threshold(eps=2.0), out.mask)
+        >>> found = jaxsink.sinks.frequency(sinks, canvas, out.mask, model.config.vocab)
+        >>> found.by_token.all_sinks == int(sinks.sum())
+        True
     """
-    shape = np.shape(sinks)
-    if len(shape) != 5:
-        raise JaxsinkError(f"sinks must be [steps, layers, batch, heads, sequence], not of shape {shape}.")
-    count, _, batch, _, length = shape
-    canvas = _fitting("canvas", canvas, (count, batch, length))
-    if recorded_steps is not None:
-        recorded_steps = _fitting("recorded_steps", recorded_steps, (count,))
-    if steps is not None:
-        steps = _fitting("steps", steps, (batch,))
-    counted = positions_that_count(canvas, _fitting("mask", mask, (batch, length)), steps, recorded_steps)
+    canvas, counted = _counted(np.shape(sinks), canvas, mask, steps, recorded_steps)
     tokens = canvas[counted]
     wrong = tokens[(tokens < 0) | (tokens >= vocab)]
     if wrong.size:
@@ -273,6 +323,25 @@ def frequency(
     )
 
 
+def _counted(
+    shape: tuple[int, ...],
+    canvas: Int[ArrayLike, "T B S"],
+    mask: Shaped[ArrayLike, "B S"],
+    steps: Int[ArrayLike, " B"] | Sequence[int] | None,
+    recorded_steps: Int[ArrayLike, " T"] | Sequence[int] | None,
+) -> tuple[Int[np.ndarray, "T B S"], Bool[np.ndarray, "T B S"]]:
+    """The canvas, and where it counts, once everything fits sinks of this shape."""
+    if len(shape) != 5:
+        raise JaxsinkError(f"sinks must be [steps, layers, batch, heads, sequence], not of shape {shape}.")
+    count, _, batch, _, length = shape
+    canvas = _fitting("canvas", canvas, (count, batch, length))
+    if recorded_steps is not None:
+        recorded_steps = _fitting("recorded_steps", recorded_steps, (count,))
+    if steps is not None:
+        steps = _fitting("steps", steps, (batch,))
+    return canvas, positions_that_count(canvas, _fitting("mask", mask, (batch, length)), steps, recorded_steps)
+
+
 @jax.jit
 def _sums(
     sinks: Bool[Array, "T L B H S"], counted: Bool[Array, "T B S"], kinds: Int[Array, "T B S"]
@@ -294,8 +363,22 @@ class TopToken(TypedDict):
     lift: float
 
 
+@checked(n=at_least(1))
 def top_tokens(found: Frequency, tokenizer: Tokenizer, n: int = 5) -> list[TopToken]:
-    """The n most frequent sink tokens, with their share of all sinks, base rate and lift; ties in order of id."""
+    """The most frequent sink tokens, with their share of all sinks, base rate and lift; ties in order of id.
+
+    Args:
+        found: from `frequency`
+        tokenizer: for their texts
+        n: how many
+
+    Examples:
+        >>> canvas = jaxsink.sinks.canvases(out.tokens, out.committed_at, out.recorded_steps, model.config.mask_id)
+        >>> sinks = jaxsink.sinks.detect(out.record, jaxsink.sinks.TopK(1), out.mask)
+        >>> found = jaxsink.sinks.frequency(sinks, canvas, out.mask, model.config.vocab)
+        >>> len(jaxsink.sinks.top_tokens(found, model.tokenizer, n=3))
+        3
+    """
     rates = found.by_token
     counts = np.asarray(rates.count)
     order = np.argsort(-counts, kind="stable")[:n]

@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PyTree, Shaped
 
 from jaxsink.checks import check_value, shown
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.inputs import as_numbers
 from jaxsink.parallel.mesh import Device
@@ -43,25 +44,32 @@ FLICKER_LIFETIME = 2.0
 class Tracks(NamedTuple):
     """Trajectories of sinks; "..." are the record's axes between steps and sequence, usually "L B H".
 
-    Per step
-        sinks              which tokens are sinks
-        sink_count         how many there are
-        position           of the largest sink; -1 where there is none
-        score              of the largest sink; 0 where there is none
-        absorbed           share of all attention that falls on sinks
-        centroid           mean position of the sinks weighted by score; NaN where there is none
-    Per token
-        births             how often it became a sink
-        deaths             how often it stopped being one
-        steps_as_sink      at how many steps it was one
-        longest            its longest stay, in steps
-    Per layer, sequence and head
-        lifetime           mean length of a stay over all tokens; 0 without sinks
-        jumps              steps at which the largest sink changes its position
-        drift              mean signed change of its position per step, over steps that follow each other
-        temporal_variance  variance of the centroid over steps
-        spatial_variance   variance over positions of the mean score over steps
-        kind               NONE, STATIC, MOVING or FLICKERING, by the constants of this module
+    The first six are per step, the next four per token, the others per layer, sequence and head.
+
+    Attributes:
+        sinks: which tokens are sinks
+        sink_count: how many there are
+        position: of the largest sink; -1 where there is none
+        score: of the largest sink; 0 where there is none
+        absorbed: share of all attention that falls on sinks
+        centroid: mean position of the sinks weighted by score; NaN where there is none
+        births: how often a token became a sink
+        deaths: how often it stopped being one
+        steps_as_sink: at how many steps it was one
+        longest: its longest stay, in steps
+        lifetime: mean length of a stay over all tokens; 0 without sinks
+        jumps: steps at which the largest sink changes its position
+        drift: mean signed change of its position per step, over steps that follow each other
+        temporal_variance: variance of the centroid over steps
+        spatial_variance: variance over positions of the mean score over steps
+        kind: NONE, STATIC, MOVING or FLICKERING, by the constants of this module
+
+    Examples:
+        >>> tracks = jaxsink.sinks.track(out.record, jaxsink.sinks.Threshold(eps=3.0), out.mask)
+        >>> tracks.position.shape, tracks.lifetime.shape  # [T,L,B,H] and [L,B,H]
+        ((8, 4, 1, 4), (4, 1, 4))
+        >>> tracks.plot_trajectory(layer=3, head=0).get_xlabel(), tracks.plot_layers().get_ylabel()
+        ('step', 'layer')
     """
 
     sinks: Bool[Array, "T ... S"]
@@ -108,6 +116,7 @@ def shape_text(value: object) -> str:
     return f"{value.dtype}[{','.join(map(str, np.shape(value)))}]"  # type: ignore[attr-defined]
 
 
+@checked()
 def track(
     received: Float[ArrayLike, "T *axes S"],
     rule: Rule | None = None,
@@ -117,11 +126,19 @@ def track(
 ) -> Tracks:
     """Follow the sinks of a record over its steps.
 
-    mask     True = real token: [B,S] for records [T,L,B,H,S], or [T,B,S] where the tokens that exist change
-             (`Generation.real_at`)
-    steps    how many of the recorded steps each sequence took, if some stopped early; the later ones then do not count as
-             steps without a sink
-    devices  split the batch of a record [T,L,B,H,S] over these devices by pmap
+    Args:
+        received: from `record.received()`, of all steps
+        rule: what counts as a sink; None: `Threshold()`
+        mask: True = real token: [B,S] for records [T,L,B,H,S], or [T,B,S] where the tokens that exist change
+            (`Generation.real_at`)
+        steps: how many of the recorded steps each sequence took, if some stopped early; the later ones then do not count as
+            steps without a sink
+        devices: split the batch of a record [T,L,B,H,S] over these devices by pmap
+
+    Examples:
+        >>> tracks = jaxsink.sinks.track(out.record, jaxsink.sinks.Threshold(eps=3.0), out.mask)
+        >>> tracks.position.shape  # steps, layers, sequences, heads
+        (8, 4, 1, 4)
     """
     scores, real = with_mask(received, mask)
     counted = jnp.ones((scores.shape[0], *[1] * (scores.ndim - 2)), bool)

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Int
 
 from jaxsink.checks import check_fields
 from jaxsink.errors import JaxsinkError
-from jaxsink.recording.recorders import Recorder, received
+from jaxsink.nn.recorder import Recorder
+from jaxsink.recording.attention import received
 from jaxsink.sampling.interventions import Previous, ranks_on_clean
 from jaxsink.sinks.choices import MATCHED, RankOn, Rows
 from jaxsink.sinks.mask import Action, Count, MaskSinks, Ranking
@@ -24,11 +25,20 @@ Group = tuple[tuple[int, ...], MaskSinks]  # (numbers of policies, one of them)
 
 @dataclass(frozen=True)
 class Turns:
-    """An `intervene` for generate: every sequence follows one of the policies; None drops nothing.
+    """An `intervene` for generate: every sequence follows one of the policies.
 
     `generate(..., policies=[...])` says which; otherwise sequence b follows policies[b modulo their number].
     Sequences do not notice each other, so each gets what it would get under its policy alone, whatever the batch and
     however it is split over devices.
+
+    Attributes:
+        policies: interventions; None drops nothing
+
+    Examples:
+        >>> turns = jaxsink.sinks.Turns((None, jaxsink.sinks.MaskSinks(k=1)))
+        >>> both = jaxsink.generate(model, [question, question], sampler, intervene=turns)
+        >>> both.texts[0] == out.text  # nothing was hidden from the first sequence
+        True
     """
 
     policies: Policies

@@ -39,7 +39,12 @@ RECORDED = ""
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of one subject."""
+    """What was measured of one subject.
+
+    Examples:
+        >>> [field.name for field in dataclasses.fields(jaxsink.study.Measured)][:3]
+        ['subject', 'galleries', 'scores']
+    """
 
     subject: Subject
     galleries: Mapping[str, Gallery]
@@ -58,8 +63,19 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment shows besides its predictions. tests: those that are not of recorded generations, and `values`,
-    what they rest on, problem by problem."""
+    """What an experiment shows besides its predictions.
+
+    Attributes:
+        figure: a figure
+        tables: tables
+        tests: those that are not of recorded generations
+        values: what these rest on, problem by problem
+        note: a sentence for the reader
+
+    Examples:
+        >>> jaxsink.study.Outcome(tables=[jaxsink.study.Table.of("Sinks", [{"layer": 0, "sinks": 3}])]).tables[0].columns
+        ['layer', 'sinks']
+    """
 
     figure: Figure | None = None
     tables: Sequence[Table] = ()
@@ -87,17 +103,27 @@ def usual_generations(subject: Subject) -> Mapping[str, Recorded]:
 class Experiment(Claim):
     """A claim, of whom it is tested, by which measurements, and the function that shows what was measured.
 
-    predictions  what the claim says about generations, each with its nulls
-    subjects     whose measurements are taken
-    record       generations of a subject, by name
-    score        conditions under which a subject answers the problems
-    samplers     by name, other samplers with which it answers them as well
-    writes       False: no answers are written under them, only the likelihood of published ones counts
-    likelihood   also measure how likely the published answers are under them
-    look         also look at what they hide
-    texts        answers are compared as texts, right or wrong: of as many problems as the study can afford (`Study.answers`)
-    more         further measurements of a subject
-    missing      what is said where there is no such subject
+    Attributes:
+        predictions: what the claim says about generations, each with its nulls
+        subjects: whose measurements are taken
+        record: generations of a subject, by name
+        score: conditions under which a subject answers the problems
+        samplers: by name, other samplers with which it answers them as well
+        writes: False: no answers are written under them, only the likelihood of published ones counts
+        likelihood: also measure how likely the published answers are under them
+        look: also look at what they hide
+        texts: answers are compared as texts, right or wrong: of as many problems as the study can afford
+            (`Study.answers`)
+        more: further measurements of a subject
+        missing: what is said where there is no such subject
+
+    Examples:
+        >>> @jaxsink.study.experiment(name="first", title="The first token", question="Is it a sink?", paper="It is not.")
+        ... def first(study, measured):
+        ...     return jaxsink.study.Outcome(note="nothing to see")
+        ...
+        >>> first.name, type(first).__name__
+        ('first', 'Experiment')
     """
 
     find: Find
@@ -219,7 +245,19 @@ def masking(conditions: Sequence[Condition]) -> tuple[Condition, ...]:
 
 
 def experiment(**declared: Any) -> Callable[[Find], Experiment]:
-    """Declares the function below it as an experiment; takes the fields of `Experiment` by name."""
+    """Declares the function below it as an experiment.
+
+    Args:
+        **declared: the fields of `Experiment` by name
+
+    Examples:
+        >>> @jaxsink.study.experiment(name="first", title="The first token", question="Is it a sink?", paper="It is not.")
+        ... def first(study, measured):
+        ...     return jaxsink.study.Outcome(note="nothing to see")
+        ...
+        >>> first.name, type(first).__name__
+        ('first', 'Experiment')
+    """
     return lambda find: Experiment(**declared, find=find)
 
 

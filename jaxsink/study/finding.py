@@ -18,6 +18,16 @@ Row = Mapping[str, str | int | float]
 
 @dataclass(frozen=True)
 class Table:
+    """Rows under named columns, for pages and CSV files.
+
+    Examples:
+        >>> jaxsink.study.Table.of("Sinks", [{"layer": 0, "sinks": 3}, {"layer": 1, "sinks": 1}]).rows
+        [[0, 3], [1, 1]]
+        >>> jaxsink.study.Table.of("Sinks", [{"layer": 0, "sinks": 3}]).save(Path("sinks.csv"))
+        >>> Path("sinks.csv").read_text()
+        'layer,sinks\\n0,3\\n'
+    """
+
     title: str
     columns: list[str]
     rows: list[list[Any]]
@@ -50,8 +60,20 @@ class Claim:
 class Finding(Claim):
     """What an experiment says, with all that a reader needs to judge it.
 
-    figures  names of SVG files
-    values   what the tests rest on, problem by problem; kept as a CSV file of its own
+    Attributes:
+        figures: names of SVG files
+        values: what the tests rest on, problem by problem; kept as a CSV file of its own
+
+    Examples:
+        >>> said = ("first", "The first token", "Is it a sink?", "It is not.", "In one model of three.")
+        >>> found = jaxsink.study.Finding(*said)
+        >>> found.verdict
+        'not testable here'
+        >>> found.table_of_tests()  # nothing was tested
+        []
+        >>> found.save(Path("."))
+        >>> Path("first.json").exists()
+        True
     """
 
     found: str

@@ -14,8 +14,25 @@ from jaxsink.sinks import Threshold, Tracks, canvases, track, visibility_normali
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """All prompts have one length (padded on the left). One is equal to itself alone, so that what is computed of it can be
-    cached."""
+    """Recorded generations of one subject, and what is computed of them.
+
+    All prompts have one length (padded on the left). A gallery is equal to itself alone, so that what is computed of it
+    can be cached.
+
+    Examples:
+        >>> one = jaxsink.study.subject("mini-llama").writing(tokens=8)
+        >>> kept = jaxsink.study.Study([one], Path("short"), problems=2, generations=2).gallery(one)
+        >>> kept.generation
+        Generation(2 sequences of 40 tokens, 32 of them prompt, 8 recorded steps, record=float32[8, 4, 2, 4, 40])
+        >>> kept.fair.shape == kept.scores.shape, kept.tracks.kind.shape == kept.fair_tracks.kind.shape == (4, 2, 4)
+        (True, True)
+        >>> kept.counted.shape, kept.token_position.shape
+        ((8, 2), (2, 40))
+        >>> kept.present.shape == kept.sink_token_position.shape == (8, 4, 2, 4)
+        True
+        >>> kept.mean_over_steps(kept.present).shape, kept.mean_where(kept.scores[..., 0], kept.present).shape
+        ((2, 4, 4), (2,))
+    """
 
     scores: np.ndarray  # f32[T,L,B,H,S], attention received: column sums
     shuffled: np.ndarray  # f32[T,L,B,H,S], the same with every query's attention moved round by chance

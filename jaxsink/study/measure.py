@@ -42,7 +42,37 @@ Scores = dict[Condition, np.ndarray]
 class Study:
     """Experiments ask it for measurements and give it figures.
 
-    runs: a folder of training runs (`jaxsink train --out RUNS/NAME`), for the experiments on training.
+    Attributes:
+        subjects: that are measured
+        folder: of the results
+        problems: asked under each condition
+        generations: recorded in full
+        rows: sequences of a batch, about
+        eps: of Eq. 3
+        seed: of the problems and all draws
+        runs: a folder of training runs (`jaxsink train --out RUNS/NAME`), for the experiments on training
+        untrained: models with random weights that each subject is held against
+        answers: as for `study`
+        stepped: as for `study`
+        predictions: whose statistics are measured
+        loaded: galleries that were read
+
+    Examples:
+        >>> one = jaxsink.study.subject("mini-llama").writing(tokens=8)
+        >>> mine = jaxsink.study.Study([one], Path("short"), problems=2, generations=2)
+        >>> mine.gallery(one).scores.shape  # measured and kept; then read from the folder
+        (8, 4, 2, 4, 40)
+        >>> len(mine.clusters(one))
+        2
+        >>> from jaxsink.evals.conditions import PLAIN, Condition
+        >>> hiding = Condition(jaxsink.sinks.MaskSinks(k=1))
+        >>> scores = mine.scores(one, [PLAIN, hiding])
+        >>> len(scores[hiding]), len(mine.answered(one, [hiding], count=2)[hiding])
+        (2, 2)
+        >>> mine.hidden(one, [hiding])["K = 1, top: mass"].shape  # what the hidden keys received, step by step
+        (8,)
+        >>> mine.figure("received", mine.gallery(one).generation.plot_received(layer=3, head=0).figure)
+        'received.svg'
     """
 
     subjects: list[Subject]
@@ -119,6 +149,7 @@ class Study:
         return {one: np.array([value(found[index, str(one)]) for index in asked]) for one in conditions}
 
     def figure(self, name: str, figure: Figure) -> str:
+        """Write a figure; returns the name of its file."""
         return plots.save(figure, self.folder / "figures", name)
 
     def hash(self, subject: Subject, *parts: object) -> str:

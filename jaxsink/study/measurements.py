@@ -18,7 +18,7 @@ from jaxsink.evals.engine import ask_all
 from jaxsink.evals.job import Evaluation
 from jaxsink.evals.results import RESULTS, Key, Result, read_results
 from jaxsink.parallel.hosts import from_main
-from jaxsink.recording.recorders import dropped, received, received_by_query
+from jaxsink.recording.attention import dropped, received, received_by_query
 from jaxsink.recording.shuffled import received_random_split, received_shuffled
 from jaxsink.runs import arrays
 from jaxsink.runs.arrays import Arrays
@@ -30,7 +30,7 @@ from jaxsink.sampling.generation import Generation
 from jaxsink.sinks import MaskSinks
 from jaxsink.sinks.hidden import hidden_keys
 from jaxsink.study import nulls
-from jaxsink.study.gallery import from_arrays
+from jaxsink.study.gallery import Gallery, from_arrays
 from jaxsink.study.subject import Subject
 from jaxsink.tasks.exam import Exam, Question, gold_exam
 from jaxsink.version import __version__
@@ -45,7 +45,12 @@ Changes = tuple[tuple[str, Any], ...]
 
 
 class Measurement(abc.ABC):
-    """One kind of measurement; frozen dataclasses with what distinguishes it."""
+    """One kind of measurement; frozen dataclasses with what distinguishes it.
+
+    Examples:
+        >>> isinstance(jaxsink.study.Recorded(), jaxsink.study.Measurement)
+        True
+    """
 
     @abc.abstractmethod
     def path(self, study: Study, subject: Subject) -> Path:
@@ -86,8 +91,13 @@ class KeptAsArrays(Measurement):
 class Recorded(KeptAsArrays):
     """Generations with their statistics; `changes` replace fields of the sampler.
 
-    hide         keys that are hidden meanwhile
-    generations  how many, at most; None: as many as the study records
+    Attributes:
+        hide: keys that are hidden meanwhile
+        generations: how many, at most; None: as many as the study records
+
+    Examples:
+        >>> jaxsink.study.Recorded(hide=jaxsink.sinks.MaskSinks(k=1), generations=4).generations
+        4
     """
 
     changes: Changes = ()
@@ -126,12 +136,20 @@ class Recorded(KeptAsArrays):
 
 @dataclass(frozen=True)
 class Untrained(KeptAsArrays):
-    """What the study's claims predict, of the subject with random weights. number: which draw of them."""
+    """What the study's claims predict, of the subject with random weights.
+
+    Attributes:
+        number: which draw of the weights
+
+    Examples:
+        >>> jaxsink.study.Untrained(number=0).number
+        0
+    """
 
     number: int
 
     def path(self, study: Study, subject: Subject) -> Path:
-        names = [one.name for one in study.predicted(subject)]
+        names = [f"{one.name}{' of the same texts' * one.same_texts}" for one in study.predicted(subject)]
         drawn = study.hash(subject, subject.sampler, study.generations, self.number, __version__, names)
         return study.folder / "untrained" / subject.name / f"{drawn}.npz"
 
@@ -142,15 +160,25 @@ class Untrained(KeptAsArrays):
         return study.generations
 
     def compute(self, study: Study, subject: Subject, is_stopped: IsStopped) -> Arrays:
-        drawn = nulls.untrained(subject, self.number)
-        found = Recorded().compute(study, drawn, is_stopped)
-        gallery = from_arrays(found, drawn.mask_id, study.eps)
-        return {name: x for one in study.predicted(subject) for name, x in one.values(drawn, gallery).items()}
+        drawn, galleries = nulls.untrained(subject, self.number), dict[bool, Gallery]()
+        for same in {one.same_texts for one in study.predicted(subject)}:
+            galleries[same] = study.gallery(subject) if same else self.written(study, drawn, is_stopped)
+        values = (one.values(drawn, galleries[one.same_texts]) for one in study.predicted(subject))
+        return {name: x for of_one in values for name, x in of_one.items()}
+
+    def written(self, study: Study, drawn: Subject, is_stopped: IsStopped) -> Gallery:
+        return from_arrays(Recorded().compute(study, drawn, is_stopped), drawn.mask_id, study.eps)
 
 
 @dataclass(frozen=True)
 class Hidden(KeptAsArrays):
-    """What each condition really hides, in a few generations: f64[B] for "CONDITION: FIGURE"."""
+    """What each condition really hides, in a few generations: f64[B] for "CONDITION: FIGURE".
+
+    Examples:
+        >>> from jaxsink.evals.conditions import conditions
+        >>> jaxsink.study.Hidden(conditions((0, 1), ("top",))).conditions[1].k
+        1
+    """
 
     conditions: tuple[Condition, ...]
 
@@ -179,8 +207,19 @@ class Hidden(KeptAsArrays):
 
 @dataclass(frozen=True)
 class Scored(Measurement):
-    """Which problems are solved under each condition; gold: how likely their published answers are instead. problems: how
-    many, at most; None: as many as the study has. sampler: None takes the subject's own."""
+    """Which problems are solved under each condition.
+
+    Attributes:
+        conditions: under which they are asked
+        gold: how likely their published answers are instead
+        problems: how many, at most; None: as many as the study has
+        sampler: None: the subject's own
+
+    Examples:
+        >>> from jaxsink.evals.conditions import conditions
+        >>> jaxsink.study.Scored(conditions((0, 5), ("top", "random")), problems=20).problems
+        20
+    """
 
     conditions: tuple[Condition, ...]
     gold: bool = False

@@ -2,7 +2,7 @@
 
 A permutation null is a gallery in which one thing is left to chance; the statistic of a claim is computed on it by the same
 code. A control is the statistic of something else in the same generations, such as other keys that are hidden. An untrained
-model is the subject's configuration with random weights, asked the same questions.
+model is the subject's configuration with random weights, asked the same questions, or shown what the subject wrote.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from jax import Array
 from jaxtyping import Float
 
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.new_model import abstract
 from jaxsink.nn.parameters import named_leaves
-from jaxsink.nn.transformer import Model, abstract
+from jaxsink.nn.transformer import Model
 from jaxsink.zoo.builtin import BUILTIN
 
 HEAD_DIM = 8

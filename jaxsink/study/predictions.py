@@ -53,16 +53,26 @@ def everyone(subject: Subject) -> bool:
 class Prediction:
     """One statistic of a claim.
 
-    name       of its values in files
-    statistic  what it is, in words
-    expected   on which side of every null it lies if the claim is right
-    shuffle    the permutation null; None: there is none that fits
-    control    or what it is compared with in the same generation instead
-    untrained  is it held against untrained models
-    least      a number that the statistic must be above as well; None: none
-    most       the same, below it
-    bound      what that number is, in words
-    about      whom the claim is about
+    Attributes:
+        name: of its values in files
+        statistic: what it is, in words
+        expected: on which side of every null it lies if the claim is right
+        shuffle: the permutation null; None: there is none that fits
+        control: or what it is compared with in the same generation instead
+        untrained: is it held against untrained models
+        same_texts: these look at what the subject wrote instead of writing themselves
+        least: a number that the statistic must be above as well; None: none
+        most: the same, below it
+        bound: what that number is, in words
+        about: whom the claim is about
+
+    Examples:
+        >>> def at_the_end(subject, gallery):
+        ...     return gallery.scores[..., -1].mean(axis=(0, 1, 3))  # one figure per generation
+        ...
+        >>> shuffle = jaxsink.study.nulls.QUERIES
+        >>> jaxsink.study.Prediction("end", "attention on the last position", at_the_end, shuffle=shuffle).null.name
+        'queries shuffled'
     """
 
     name: str
@@ -72,6 +82,7 @@ class Prediction:
     shuffle: Shuffle | None = None
     control: Control | None = None
     untrained: bool = True
+    same_texts: bool = False
     least: float | None = None
     most: float | None = None
     bound: str = "the claim's own bound"

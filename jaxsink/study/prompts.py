@@ -20,6 +20,7 @@ from random import Random
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.batching import round_up
 from jaxsink.evals.layout import BUCKET
+from jaxsink.runs.files import refuse_special, user_path
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.prompts import encode_text, unknown_words
 from jaxsink.sandbox.levels import Level
@@ -159,12 +160,12 @@ def find_prompts(
     if source == TEXT:
         if data_file is None:
             raise JaxsinkError("--prompts text needs a text: --data-file FILE.")
-        return TextWindows(Path(data_file).expanduser(), window)
+        return TextWindows(user_path(data_file), window)
     if source in BENCHMARKS:
         return replace(benchmark_prompts(str(source), data_file, allow_code_execution, sandbox), longest=longest)
     if data_file is not None:
         raise JaxsinkError(f"--data-file is for {', '.join(BENCHMARKS)} and {TEXT}, and {source} is a file itself.")
-    return replace(own_prompts(Path(source).expanduser()), longest=longest)
+    return replace(own_prompts(user_path(source)), longest=longest)
 
 
 def benchmark_prompts(
@@ -186,6 +187,7 @@ def benchmark_prompts(
 
 def own_prompts(path: Path) -> Prompts:
     """A text file with a prompt per line, or JSON lines with "prompt" and, if it is to be graded, "answer"."""
+    refuse_special(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

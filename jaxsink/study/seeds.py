@@ -3,7 +3,8 @@
 One model's tests say what that model does, not what such a training gives. Here each statistic of a kind is held against the
 same nulls once more, with the seeds as what is drawn: the mean difference of the runs, with an error that knows their spread
 and, because all runs are asked the same problems, the error over problems once in full. Few seeds leave few degrees of
-freedom, so that only what every run shows clearly is found.
+freedom, so that only what every run shows clearly is found. A test of two models, each of which may have seeds, comes once
+for every pair of their runs: the pairs are no more runs than there are, and both kinds' spread counts.
 """
 
 from __future__ import annotations
@@ -31,16 +32,20 @@ def kind_of(model: str) -> str | None:
 
 def over_seeds(findings: Sequence[Finding]) -> list[Finding]:
     """One finding more, where some kind of model has runs enough; its verdicts are corrected for its own tests."""
-    groups: dict[tuple[str, str, str], list[Tested]] = {}
+    models = {test.model for finding in findings for test in finding.tests}
+    groups: dict[tuple[str, str, str, str | None], list[Tested]] = {}
     for finding in findings:
         for test in finding.tests:
             kind = kind_of(test.model)
             if kind is not None and test.comparisons:
-                groups.setdefault((finding.name, kind, test.statistic), []).append(test)
+                rival = rival_of(test, models)
+                groups.setdefault((finding.name, kind, test.statistic, rival), []).append(test)
     tests, lines = [], []
-    for (name, kind, statistic), runs in groups.items():
-        if len(runs) >= FEWEST_SEEDS:
-            tests.append(pooled(f"{kind} ({len(runs)} seeds)", f"{name}: {statistic}", runs))
+    for (name, kind, statistic, rival), runs in groups.items():
+        seeds = len({run.model for run in runs})
+        if seeds >= FEWEST_SEEDS:
+            found = pooled if rival is None else of_pairs
+            tests.append(found(seeded(kind, seeds), f"{name}: {statistic}", runs))
             lines += [line_of(name, run) for run in runs]
     if not tests:
         return []
@@ -57,12 +62,41 @@ def over_seeds(findings: Sequence[Finding]) -> list[Finding]:
     return judge([finding])
 
 
+def rival_of(test: Tested, models: set[str]) -> str | None:
+    """The kind of the other model that a test holds its own against, or that model if it has no seeds; None for nulls."""
+    other = next((one.null for one in test.comparisons if one.null in models), None)
+    return other and (kind_of(other) or other)
+
+
+def seeded(kind: str, count: int) -> str:
+    return f"{kind} ({count} seeds)"
+
+
 def pooled(kind: str, statistic: str, runs: Sequence[Tested]) -> Tested:
     """The runs of a kind against every null that all of them have."""
-    mean = over_runs([run.value for run in runs], [error_of(run.low, run.high) for run in runs])
-    low, high = mean.interval()
     by_null = [by_null_and_side(run) for run in runs]
     shared = [key for key in by_null[0] if all(key in found for found in by_null)]
+    comparisons = [against(null, side, [found[null, side] for found in by_null]) for null, side in shared]
+    return over_all(kind, statistic, runs, comparisons, "" if shared else "the runs have no null in common")
+
+
+def of_pairs(kind: str, statistic: str, pairs: Sequence[Tested]) -> Tested:
+    """The runs of a kind against those of another kind: each pair of runs has a test, with one comparison."""
+    runs = list({pair.model: pair for pair in pairs}.values())
+    found = [one for pair in pairs for one in pair.comparisons]
+    others = {one.null: one.null_value for one in found}
+    errors = [error_of(one.low, one.high) for one in found]
+    gap = difference([run.value for run in runs], list(others.values()), errors)
+    (first, *more) = others
+    name = seeded(kind_of(first) or first, len(others)) if more else first
+    comparison = compare(name, float(np.mean(list(others.values()))), gap, pairs[0].expected)
+    return over_all(kind, statistic, runs, [comparison], "")
+
+
+def over_all(kind: str, statistic: str, runs: Sequence[Tested], comparisons: list[Comparison], why: str) -> Tested:
+    """What all runs of a kind come to, with these comparisons."""
+    mean = over_runs([run.value for run in runs], [error_of(run.low, run.high) for run in runs])
+    low, high = mean.interval()
     return Tested(
         model=kind,
         statistic=statistic,
@@ -71,8 +105,8 @@ def pooled(kind: str, statistic: str, runs: Sequence[Tested]) -> Tested:
         low=low,
         high=high,
         problems=min(run.problems for run in runs),
-        comparisons=[against(null, side, [found[null, side] for found in by_null]) for null, side in shared],
-        why="" if shared else "the runs have no null in common",
+        comparisons=comparisons,
+        why=why,
     )
 
 
@@ -105,6 +139,17 @@ def over_runs(values: Sequence[float], errors: Sequence[float]) -> Estimate:
     return Estimate(float(np.mean(values)), float(error), float(count - 1))
 
 
+def difference(values: Sequence[float], others: Sequence[float], errors: Sequence[float]) -> Estimate:
+    """The mean of runs over that of others, as one more training of each kind would show it; a kind with one model has no
+    spread. errors: of the differences, over problems, pair by pair."""
+    drawn = [part for part in (values, others) if len(part) > 1]
+    spread = sum(np.var(part, ddof=1) / len(part) for part in drawn)
+    error = np.sqrt(spread + np.mean(np.square(errors)))
+    freedom = min(len(part) for part in drawn) - 1
+    return Estimate(float(np.mean(values) - np.mean(others)), float(error), float(freedom))
+
+
 def line_of(name: str, run: Tested) -> Mapping[str, str | float]:
     differences = {f"to {one.null}": one.difference for one in run.comparisons}
-    return {"experiment": name, "model": run.model, "statistic": run.statistic, "value": run.value, **differences}
+    said = {"experiment": name, "model": run.model, "statistic": run.statistic, "value": run.value}
+    return {**said, **differences, "verdict": run.verdict}

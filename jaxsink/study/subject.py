@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxsink.checkpoints.load import load, sampler_for
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.fingerprint import fingerprint
+from jaxsink.nn.new_model import abstract
 from jaxsink.nn.quantization import INT8, weights_dtype
-from jaxsink.nn.transformer import Model, abstract
+from jaxsink.nn.transformer import Model
+from jaxsink.runs.files import user_path
 from jaxsink.sampling.base import Sampler
 from jaxsink.sinks.tokens import kind_table
 from jaxsink.study.planted import static_sinks
@@ -34,6 +38,29 @@ OWN_SEED = 1
 
 @dataclass(frozen=True)
 class Subject:
+    """A model with its tokenizer, sampler and questions.
+
+    Attributes:
+        name: of the model, in tables
+        model: what is asked
+        tokenizer: its own
+        sampler: with which it answers
+        chats: questions go through its chat template
+        prompts: what it is asked; None: the study's word problems
+        tokens: that it writes; None: as the sampler has it
+
+    Examples:
+        >>> one = jaxsink.study.subject("mini-dream")
+        >>> one.name, one.is_diffusion
+        ('mini-dream', True)
+        >>> one.mask_id == one.model.config.mask_id, one.graded, one.answered
+        (True, True, True)
+        >>> one.writing(tokens=8).sampler.response_length, len(one.exam(total=3, seed=0).questions)
+        (8, 3)
+        >>> one.kinds.shape, len(one.fingerprint)  # the kind of each token; a digest of weights and configuration
+        ((107,), 64)
+    """
+
     name: str
     model: Model
     tokenizer: Tokenizer
@@ -121,8 +148,22 @@ def planted_subject() -> Subject:
     return Subject(PLANTED, model, tokenizer, entry.sampler, chats=False)
 
 
-def trained(run: Path, checkpoint: str | None = None) -> Subject:
-    """The model of a training run (`jaxsink train --out RUN`), or one of its checkpoints along the way."""
+@checked()
+def trained(run: str | os.PathLike[str], checkpoint: str | None = None) -> Subject:
+    """The model of a training run, or one of its checkpoints along the way.
+
+    Args:
+        run: the directory of `jaxsink train --out RUN`
+        checkpoint: its name; None: the last one
+
+    Examples:
+        >>> Path("pens.txt").write_text("Ann has 3 pens and buys 2; how many?" * 200) > 0
+        True
+        >>> result = jaxsink.train("1x32x2", "pens", data="pens.txt", tokenizer="characters", steps=2, batch=8, length=16)
+        >>> jaxsink.study.trained(Path("pens")).name
+        'pens'
+    """
+    run = user_path(run)
     checkpoint_path = run / "model" if checkpoint is None else run / "checkpoints" / checkpoint
     if not checkpoint_path.is_dir():
         raise JaxsinkError(f"{run} holds no trained model; make one with `jaxsink train --out {run}`.")
@@ -131,22 +172,36 @@ def trained(run: Path, checkpoint: str | None = None) -> Subject:
     return Subject(name, model, model.tokenizer, sampler_for(model), chats=False)
 
 
+@checked(mask_id=at_least(0))
 def subject(
     name: str, mesh: Mesh | None = None, mask_id: int | None = None, ignore_settings: Sequence[str] = ()
 ) -> Subject:
-    """A built-in model by name, or any checkpoint by path, cut over a mesh; asked through its chat template, if it has one.
+    """A built-in model by name, or any checkpoint by path; asked through its chat template, if it has one.
 
     "untrained:NAME" is a built-in model with random weights, in which a study must find nothing; "planted" one whose sinks
     are known.
+
+    Args:
+        name: as for `load`
+        mesh: devices that it is cut over
+        mask_id: as for `load`
+        ignore_settings: as for `load`
+
+    Examples:
+        >>> one = jaxsink.study.subject("mini-dream")
+        >>> one.name, one.is_diffusion
+        ('mini-dream', True)
     """
     if name == PLANTED:
         return planted_subject()
     if name.startswith(UNTRAINED):
         return with_random_weights(subject(name.removeprefix(UNTRAINED)), OWN_SEED, name)
     if name in NAMES:
-        model = load(name, dtype="float32").unrolled()
+        model = load(name).unrolled()
         return Subject(name, model, SUMS.tokenizer(), sampler_for(model), chats=False)
     model = load(name, mesh=mesh, mask_id=mask_id, ignore_settings=ignore_settings)
     short = str(name).rstrip("/").rsplit("/", 1)[-1]
-    tokenizer = model.tokenizer
-    return Subject(short, model, tokenizer, sampler_for(model), chats=tokenizer.template is not None)
+    tokenizer, sampler = model.tokenizer, sampler_for(model)
+    if sampler.is_autoregressive:  # what a study asks beside generations is asked under the same pattern
+        model = model.with_attention("causal")
+    return Subject(short, model, tokenizer, sampler, chats=tokenizer.template is not None)

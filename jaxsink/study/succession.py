@@ -1,6 +1,6 @@
 """Where the attention goes when a key is hidden: step by step, layer by layer, of the queries that lose it.
 
-A few problems are written three times in one program: with nothing hidden, with the first token hidden, and with the
+Problems are written three times in one program: with nothing hidden, with the first token hidden, and with the
 strongest key of every head hidden. Only the queries that lose keys are looked at, also where nothing is hidden: with
 rows="all" the whole map, else the newest query, or those being decoded.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxsink.recording.recorders import diagonal, received, where_hidden
+from jaxsink.recording.attention import diagonal, received, where_hidden
 from jaxsink.recording.reductions import head_mean, top
 from jaxsink.runs.arrays import Arrays
 from jaxsink.runs.stopping import IsStopped, StoppedError
@@ -27,7 +27,7 @@ from jaxsink.study.subject import Subject
 if TYPE_CHECKING:
     from jaxsink.study.measure import Study
 
-PROBLEMS = 8
+PROBLEMS = 8  # at least; as many as a study records
 WRITTEN = 12  # tokens of an autoregressive model: what happens happens at once
 HIDDEN = ("nothing", "first", "top")
 RECORD = {
@@ -46,21 +46,28 @@ class Succession(KeptAsArrays):
     rows: Rows
 
     def path(self, study: Study, subject: Subject) -> Path:
-        name = study.hash(subject, self.sampler(subject), self.rows, PROBLEMS)
+        name = study.hash(subject, self.sampler(subject), self.rows, self.problems(study))
         return study.folder / "succession" / subject.name / f"{name}.npz"
 
     def describe(self, study: Study) -> str:
         return f"where the attention goes, {self.rows} rows"
 
     def sequences(self, study: Study) -> int:
-        return PROBLEMS * len(HIDDEN)
+        return self.problems(study) * len(HIDDEN)
+
+    def problems(self, study: Study) -> int:
+        return max(PROBLEMS, study.generations)
+
+    def clusters(self, study: Study, subject: Subject) -> list[str]:
+        """The distinct problem behind each sequence."""
+        return [question.cluster for question in subject.exam(self.problems(study), study.seed).questions]
 
     def sampler(self, subject: Subject) -> Sampler:
         sampler = subject.sampler
         return sampler if subject.is_diffusion else sampler.with_length(min(WRITTEN, sampler.response_length))
 
     def compute(self, study: Study, subject: Subject, is_stopped: IsStopped) -> Arrays:
-        exam, found = subject.exam(PROBLEMS, study.seed), dict[str, list[np.ndarray]]()
+        exam, found = subject.exam(self.problems(study), study.seed), dict[str, list[np.ndarray]]()
         rows = None if subject.is_diffusion and self.rows == "all" else self.rows  # on a cache, all that run
         policies = (None, MaskSinks(1, "first", rows=rows), MaskSinks(1, rows=rows))
         for question in exam.questions:

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from jaxsink.evals.statistics import Clusters, Estimate, clustered_mean, holm
 
 Verdict = Literal["supported", "refuted", "undecided", "not testable here"]
+"""What a test says of a claim; see the head of this module."""
 Expected = Literal["greater", "less"]
 LEVEL = 0.05
 FEWEST = 5
@@ -40,7 +41,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Tested:
-    """The statistic of one model, its comparisons, and the verdict; `p` is the largest, corrected for all tests."""
+    """The statistic of one model, its comparisons, and the verdict; `p` is the largest, corrected for all tests.
+
+    Examples:
+        >>> from jaxsink.study.verdicts import decide, not_testable
+        >>> decide([not_testable("mini-llama", "moves", "greater", "it has no steps")])[0].in_words()
+        'mini-llama: it has no steps'
+        >>> decide([not_testable("mini-llama", "moves", "greater", "it has no steps")])[0].to_dict()["verdict"]
+        'not testable here'
+    """
 
     model: str
     statistic: str

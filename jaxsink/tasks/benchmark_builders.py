@@ -6,6 +6,7 @@ Each keeps the published order, checks what it downloads, and also takes a file 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from tensorflow_datasets.text.gsm8k import gsm8k
 
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
+from jaxsink.runs.files import LARGEST_TEXT
 from jaxsink.runs.progress import stage
 from jaxsink.tasks.benchmarks import FILES, Benchmark, PublishedFile
 
@@ -174,12 +176,21 @@ def check_file(path: str, fields: tuple[str, ...]) -> None:
         pass
 
 
+def unpacked(raw: bytes) -> bytes:
+    """What gzip packed; not more than such a file can have, whatever it claims."""
+    with gzip.open(io.BytesIO(raw)) as file:
+        found = file.read(LARGEST_TEXT + 1)
+    if len(found) > LARGEST_TEXT:
+        raise ValueError(f"it unpacks to more than {LARGEST_TEXT} bytes")
+    return found
+
+
 def read_records(path: str, fields: tuple[str, ...]) -> Iterator[JsonObject]:
     """The objects of a JSON-lines file, compressed or not."""
     raw = Path(path).read_bytes()
     number = 1
     try:
-        text = (gzip.decompress(raw) if raw.startswith(GZIP_START) else raw).decode()
+        text = (unpacked(raw) if raw.startswith(GZIP_START) else raw).decode()
         lines = text.removesuffix("\n").split("\n")  # splitlines would also cut at rarer marks inside a text
         for line in lines:
             record = json.loads(line)

@@ -18,6 +18,7 @@ from typing import Literal, get_args
 
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
+from jaxsink.runs.files import refuse_special, user_path
 
 Benchmark = Literal["gsm8k", "humaneval", "mbpp"]
 
@@ -103,8 +104,10 @@ def load_benchmark(
         own, so that it is never mistaken for the published one.
     """
     published = _published(name, split)
+    data_file = None if data_file is None else user_path(data_file)
+    user_path(data_dir or _default_folder())
     if data_file is not None:
-        digest = file_sha256(Path(data_file))
+        digest = file_sha256(data_file)
         if digest != published.sha256:
             if verify:
                 raise JaxsinkError(
@@ -120,6 +123,7 @@ def load_benchmark(
 
 def file_sha256(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
+    refuse_special(path)
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

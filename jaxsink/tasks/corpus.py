@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.runs.files import refuse_special, user_path
 
 TEMPLATE = "{text}"
 SUFFIXES = (".txt", ".md", ".jsonl")
@@ -26,7 +27,7 @@ def documents(source: str, template: str = TEMPLATE) -> Iterator[str]:
     if source.startswith(TFDS):
         yield from (filled(template, record, source) for record in dataset_records(source.removeprefix(TFDS)))
         return
-    path = Path(source).expanduser()
+    path = user_path(source)
     if not path.is_dir():
         yield from texts_of(path, template)
         return
@@ -39,6 +40,7 @@ def documents(source: str, template: str = TEMPLATE) -> Iterator[str]:
 
 def texts_of(path: Path, template: str = TEMPLATE) -> Iterator[str]:
     """The whole file, or of a .jsonl file a text for every line."""
+    refuse_special(path)
     try:
         content = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -79,9 +81,10 @@ def dataset_records(name: str) -> Sequence[Mapping[str, object]]:
     import tensorflow_datasets as tfds  # takes seconds, and few need it
 
     name, _, split = name.partition(":")
+    folder = user_path(name)
     try:
-        if Path(name).expanduser().is_dir():
-            builder = tfds.builder_from_directory(str(Path(name).expanduser()))
+        if folder.is_dir():
+            builder = tfds.builder_from_directory(str(folder))
         else:
             builder = tfds.builder(name, file_format="array_record")
             builder.download_and_prepare()

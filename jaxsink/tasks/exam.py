@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from jaxsink.checkpoints.formats import JsonObject
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, a_model
 from jaxsink.evals.layout import BUCKET
 from jaxsink.evals.likelihood.canvases import SHARES
 from jaxsink.evals.likelihood.fill import FillMasks
@@ -193,7 +193,7 @@ def benchmark_exam(
             )
     if setting.decoder != "autoregressive" and config.mask_id is None:
         raise JaxsinkError(
-            f"the setting {setting.name} is for a diffusion model, and a {config.family} model has no mask token; choose "
+            f"the setting {setting.name} is for a diffusion model, and {a_model(config.family)} has no mask token; choose "
             "the setting of your model."
         )
     sampler = setting.sampler()
@@ -228,7 +228,7 @@ def task_exam(config: ModelConfig, numbers: Sequence[int], sampler: Sampler | No
     kinds = [name for name, known in BUILTIN.items() if known.config.family == config.family]
     if not kinds or task is None:
         raise JaxsinkError(
-            f"a {config.family} model with {config.vocab} vocabulary rows does not know the words of the built-in task; "
+            f"{a_model(config.family)} with {config.vocab} vocabulary rows does not know the words of the built-in task; "
             f"evaluate one of {', '.join(BUILTIN)} with it, or a model made by `jaxsink train`."
         )
     sampler = sampler or recommended(config, kinds)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxsink.errors import JaxsinkError
+from jaxsink.text.thoughts import Rule, apply_rule
 
 ROLES = ("system", "user", "assistant")
 
@@ -26,17 +27,19 @@ class ChatTemplate:
     begin: str  # written once, before the first message
     message: str  # one message
     generation: str  # opens the answer
-    default_system: str | None = None  # system text when the conversation brings none; None: no system message then
+    roles: tuple[str, ...] = ROLES  # what the layout calls system, user and assistant
+    default_system: str | None = None  # what the system message says when there is none, as it stands; None: nothing
     system_form: str = "{content}"  # what surrounds a leading system text (Llama 3.1's dates, Llama 2's <<SYS>>)
     system_in: str = "message"  # "message": its own message; "first" / "last": inside that user message
     assistant: str | None = None  # an assistant message, where it differs from `message`
     strip: tuple[str, ...] = ()  # roles whose content loses white space at both ends
-    thinking: bool = False  # Qwen3: past answers lose their <think> part, a closing answer must have one
+    thoughts: Rule = "keep"  # what becomes of the <think> parts of answers
     tokens: tuple[str, ...] = ()  # pieces of the layout that must be single tokens
     markers: tuple[str, ...] = ()  # further tokens by which a vocabulary betrays this template
     hallmarks: tuple[str, ...] = ()  # pieces that occur, all of them, in the published Jinja text
 
 
+_DATES = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 _HEADER = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 _JINJA_HEADER = "set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>"
 _LLADA = ChatTemplate(
@@ -83,8 +86,8 @@ _ALL = (
     replace(
         _LLAMA3,
         name="llama3.1",
-        default_system="",
-        system_form="Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n{content}",
+        default_system=_DATES,
+        system_form=_DATES + "{content}",
         markers=("<|eom_id|>", "<|python_tag|>"),
         hallmarks=("Cutting Knowledge Date: December 2023", "26 Jul 2024", "<|start_header_id|>"),
     ),
@@ -96,11 +99,38 @@ _ALL = (
         markers=("<repo_name>", "<empty_output>"),
         hallmarks=(f"<|im_start|>system\n{_SMOL}<|im_end|>",),
     ),
+    ChatTemplate(
+        name="llada2",  # LLaDA-MoE, LLaDA2.0 and 2.1; of the vocabulary only these two tokens are certain
+        begin="",
+        message="<role>{role}</role>{content}<|role_end|>",
+        generation="<role>ASSISTANT</role>",
+        roles=("SYSTEM", "HUMAN", "ASSISTANT"),
+        default_system="detailed thinking off",
+        system_form="{content}\ndetailed thinking off",
+        thoughts="ling",
+        tokens=("<|role_end|>",),
+        markers=("<|mask|>",),
+        hallmarks=("<role>HUMAN</role>", "<role>ASSISTANT</role>", "<|role_end|>", "thinking_option = 'off'"),
+    ),
+    replace(
+        _QWEN2,
+        name="nemotron",  # Nemotron-Labs-Diffusion, with its own default: no thinking
+        generation="<|im_start|>assistant\n<think></think>",
+        default_system="",
+        thoughts="nemotron",
+        strip=("assistant",),
+        markers=("<think>", "</think>", "<SPECIAL_100>"),
+        hallmarks=(
+            "<|im_start|>",
+            "truncate_history_thinking",
+            "enable_thinking if enable_thinking is defined else False",
+        ),
+    ),
     replace(
         _QWEN2,
         name="qwen3",
         default_system=None,
-        thinking=True,
+        thoughts="qwen3",
         markers=("<think>", "</think>"),
         hallmarks=("'<|im_start|>system\n' + messages[0].content + '<|im_end|>\n'", "ns.last_query_index"),
     ),
@@ -154,7 +184,7 @@ def get(template: str | ChatTemplate) -> ChatTemplate:
 def recognise(has: Callable[[str], bool], jinja: str | None = None, family: str | None = None) -> str | None:
     """Name of the template of a tokenizer, or None when none is certain enough.
 
-    ``has(text)`` says whether ``text`` is a single token. The three diffusion families name their template outright.
+    ``has(text)`` says whether ``text`` is a single token. Three diffusion families name their template outright.
     Then the checkpoint's Jinja text decides by its hallmarks; text that fits none means a template we do not know, so
     the vocabulary's marker tokens alone decide only when there is no such text.
     """
@@ -182,8 +212,6 @@ def render(
     """
     form = get(template)
     turns = _checked(messages, form)
-    if turns[0][0] != "system" and form.default_system is not None:
-        turns.insert(0, ("system", form.default_system))
     leading = turns[0][0] == "system"
     if leading:
         text = turns[0][1].strip() if "system" in form.strip else turns[0][1]
@@ -191,14 +219,17 @@ def render(
         if form.system_in != "message":
             turns = _fold(turns, form)
             leading = False
-    if form.thinking:
-        turns = _trim_thinking(turns)
+    elif form.default_system is not None:
+        turns.insert(0, ("system", form.default_system))
+        leading = True
+    turns = apply_rule(form.thoughts, turns)
+    called: dict[str, str] = dict(zip(ROLES, form.roles, strict=True))
     out = [form.begin]
     for index, (role, content) in enumerate(turns):
         if role in form.strip and not (leading and index == 0):  # the leading one is stripped inside its form
             content = content.strip()
         layout = form.assistant if role == "assistant" and form.assistant is not None else form.message
-        before, after = layout.replace("{role}", role).split("{content}")
+        before, after = layout.replace("{role}", called[role]).split("{content}")
         out += [before, content, after]
     return "".join(out) + (form.generation if add_generation_prompt else "")
 
@@ -235,20 +266,3 @@ def _fold(turns: list[tuple[str, str]], form: ChatTemplate) -> list[tuple[str, s
     users = [index for index, (role, _) in enumerate(rest) if role == "user"]
     index = users[0] if form.system_in == "first" else users[-1]
     return [*rest[:index], ("user", system + rest[index][1]), *rest[index + 1 :]]
-
-
-def _trim_thinking(turns: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Qwen3's rule for <think> parts: dropped before the last user message, always written in a closing answer."""
-    users = [index for index, (role, _) in enumerate(turns) if role == "user"]
-    last_user = users[-1] if users else len(turns)
-    out = []
-    for index, (role, content) in enumerate(turns):
-        if role == "assistant":
-            head, _, _ = content.partition("</think>")
-            thought = head.rstrip("\n").split("<think>")[-1].strip("\n") if "</think>" in content else ""
-            if "</think>" in content:
-                content = content.split("</think>")[-1].lstrip("\n")
-            if index > last_user and (index == len(turns) - 1 or thought):
-                content = f"<think>\n{thought}\n</think>\n\n" + content.lstrip("\n")
-        out.append((role, content))
-    return out

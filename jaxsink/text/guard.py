@@ -8,34 +8,78 @@ normaliser that makes texts longer again and again.
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING
 
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.files import check_file, first_words, read_bytes
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 LONGEST_PATTERN = 10_000  # characters; the longest that is known has 300
 LARGEST_COUNT = 1000  # of a repetition {n,m}, counts of nested ones multiplied
-LARGEST_GROWTH = 64  # how much longer all normalisers together may make a text
+LARGEST_GROWTH = 64  # how much longer all normalisers together, or all decoders, may make a text
+LONGEST_ADDITION = 1000  # characters and tokens that are put before or after a text
 MOST_STEPS = 100  # normalisers or pre-tokenizers
+_descriptor = RLock()
 STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)
+COMPOUND = ("normalizers", "pretokenizers", "decoders", "processors")
 QUANTIFIER = re.compile(r"[*+?]|\{(\d*)(,?)(\d*)\}")
 
 
 @contextmanager
 def library_errors(what: str) -> Iterator[None]:
-    """Bare exceptions and panics of the library as one sentence. what: begins it."""
+    """Bare exceptions and panics of the library as one sentence, and no other word of a panic. what: begins it."""
     try:
-        yield
+        with panics_aside():
+            yield
     except JaxsinkError:
         raise
     except STOPS:
         raise
     except BaseException as error:  # a panic is none of Exception's
         raise JaxsinkError(f"{what} ({first_words(error)}).") from error
+
+
+def parsed(text: str, what: str) -> Tokenizer:
+    """A tokenizer of the library. what: begins the sentence that says that there is none."""
+    import tokenizers
+
+    with library_errors(what):
+        return tokenizers.Tokenizer.from_str(text)
+
+
+@contextmanager
+def panics_aside() -> Iterator[None]:
+    """The library's own report of a panic goes past Python, to descriptor 2: it is kept back, and all else passed on."""
+    with _descriptor, ExitStack() as stack:
+        try:
+            kept = os.dup(2)
+        except OSError:  # stderr is closed: nobody would see the report
+            yield
+            return
+        stack.callback(os.close, kept)
+        aside, panicked = stack.enter_context(tempfile.TemporaryFile()), False
+        os.dup2(aside.fileno(), 2)
+        try:
+            yield
+        except BaseException as error:
+            panicked = not isinstance(error, (Exception, *STOPS))
+            raise
+        finally:
+            os.dup2(kept, 2)
+            aside.seek(0)
+            if not panicked and (said := aside.read()):
+                os.write(2, said)
 
 
 def check_text(text: object) -> None:
@@ -74,11 +118,14 @@ def check_tokenizer(text: str, source: str | Path) -> None:
         regex = pattern.get("Regex") if isinstance(pattern, dict) else None
         if isinstance(regex, str):
             check_pattern(regex, source)
-    growth = 1.0
-    for part in steps["normalizer"]:
-        growth *= _growth(part)
-    if growth > LARGEST_GROWTH:
-        raise JaxsinkError(f"the normalizer in {source} makes a text up to {growth:.3g} times as long; it is not used.")
+    for name in ("normalizer", "decoder"):
+        growth = math.prod(map(_growth, steps[name]))
+        if growth > LARGEST_GROWTH:
+            raise JaxsinkError(f"the {name} in {source} makes a text up to {growth:.3g} times as long; it is not used.")
+    added = sum(len(str(part.get("prepend") or "")) for part in steps["normalizer"])
+    added += sum(len(_listed(part.get("single"))) for part in _steps(found.get("post_processor")))
+    if added > LONGEST_ADDITION:
+        raise JaxsinkError(f"{source} puts {added} characters or tokens before every text; it is not used.")
 
 
 def check_pattern(regex: str, source: str | Path) -> None:
@@ -149,7 +196,7 @@ def _steps(part: object) -> Iterator[JsonObject]:
         one = left.pop()
         if isinstance(one, dict):
             yield one
-            left += [inner for key in ("normalizers", "pretokenizers", "decoders") for inner in _listed(one.get(key))]
+            left += [inner for key in COMPOUND for inner in _listed(one.get(key))]
 
 
 def _listed(value: object) -> list[object]:

@@ -16,16 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxsink.checkpoints.formats import JsonObject, foreign_formats
+from jaxsink.checkpoints.integrity import MANIFEST, check_files
+from jaxsink.checks import at_least
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
-from jaxsink.runs.files import check_file, read_bytes, read_json, read_text
+from jaxsink.runs.files import check_file, check_inside, read_bytes, read_json, read_text
 from jaxsink.text import chat as chat_templates
-from jaxsink.text.guard import check_text, check_tokenizer, library_errors, read_tokenizer_json
+from jaxsink.text.guard import check_text, check_tokenizer, library_errors, parsed, read_tokenizer_json
 from jaxsink.zoo.resolve import resolve
 
 if TYPE_CHECKING:
+    from tokenizers import Encoding
     from tokenizers import Tokenizer as Backend
 
+IDS = at_least(0, (1 << 24) - 1)  # of the largest vocabulary that a configuration may have
 Files = Mapping[str, JsonObject]
 """A checkpoint's JSON files by their names without the suffix; {} for those that do not exist."""
 
@@ -52,6 +57,12 @@ class Tokenizer:
         template: name of the chat template in `jaxsink.text.chat.TEMPLATES`, or None.
         source: where the files are, for messages.
         brings_template: whether the files hold a chat template of their own, known or not.
+
+    Examples:
+        >>> model.tokenizer.decode(model.tokenizer.encode("Mia has 4 apples."))
+        'Mia has 4 apples.'
+        >>> model.tokenizer.special["mask"] == model.config.mask_id
+        True
     """
 
     def __init__(
@@ -74,23 +85,32 @@ class Tokenizer:
         self._byte_level = backend.decoder is not None and b"ByteLevel" in backend.decoder.__getstate__()
 
     @classmethod
-    def load(cls, path: str | Path, family: str | None = None) -> Tokenizer:
+    @checked()
+    def load(cls, path: str | os.PathLike[str], family: str | None = None, *, verify: bool = True) -> Tokenizer:
         """Read the tokenizer of a model directory, a converted checkpoint (its root or ``tokenizer/``) or a GGUF file.
 
         family: "llada", "mmada", "dream" … chooses the chat template; without it the family in jaxsink.json or
             config.json does.
+        verify: compare its files with the checksums in jaxsink.json.
+
+        Examples:
+            >>> jaxsink.Tokenizer.load("mini-llada").size == model.tokenizer.size
+            True
         """
         root = resolve(path, weights=False)
         if root.suffix == ".gguf" and root.is_file():
             return cls._from_gguf(root, family)
         if not root.is_dir():
             raise JaxsinkError(f"{root} is not a directory; give the directory that holds tokenizer.json.")
+        manifest = _json(root / MANIFEST)
+        if verify and manifest:
+            check_files(root, manifest)
         folder = _folder(root)
         files = {
             name: _json(folder / f"{name}.json") or (_json(root / f"{name}.json") if name.endswith("config") else {})
             for name in ("tokenizer_config", "special_tokens_map", "added_tokens", "generation_config", "config")
         }
-        files["config"] |= _manifest(root)
+        files["config"] |= _settings(manifest)
         if family is None:
             family = str(files["config"].get("model_type") or "")
         backend = _backend(folder, files, family)
@@ -99,12 +119,9 @@ class Tokenizer:
     @classmethod
     def _from_gguf(cls, path: Path, family: str | None) -> Tokenizer:
         """The converters, which are a plug-in, know how a GGUF file keeps its tokenizer."""
-        import tokenizers
-
         texts = foreign_formats(path).tokenizer_files(path)
         check_tokenizer(texts["tokenizer.json"], path)
-        with library_errors(f"the tokenizer in {path} cannot be used"):
-            backend = tokenizers.Tokenizer.from_str(texts["tokenizer.json"])
+        backend = parsed(texts["tokenizer.json"], f"the tokenizer in {path} cannot be used")
         config = json.loads(texts["tokenizer_config.json"])
         files = {"tokenizer_config": config, "special_tokens_map": {}, "generation_config": {}, "config": {}}
         return cls._assemble(backend, files, family, config.get("chat_template"), str(path))
@@ -117,28 +134,58 @@ class Tokenizer:
         template = chat_templates.recognise(lambda text: backend.token_to_id(text) is not None, jinja, family)
         return cls(backend, special, declared, template, source, bool(jinja))
 
+    @checked()
     def known(self, name: str) -> int | None:
-        """The id of "mask" or "eot" by the token's text alone, which no file has to declare: <|mdm_mask|>, <|im_end|>."""
+        """The id of "mask" or "eot" by the token's text alone, which no file has to declare: <|mdm_mask|>, <|im_end|>.
+
+        Examples:
+            >>> model.tokenizer.known("eot") is None  # "<mask>", "<eos>": it declares what it has
+            True
+        """
         return _known(self.backend, name)
 
+    @checked()
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """Ids of a text. Special tokens spelled out in it are recognised; bos or eos are added only on request."""
+        return self.encoding(text, add_special_tokens).ids
+
+    @checked()
+    def encoding(self, text: str, add_special_tokens: bool = False) -> Encoding:
+        """`encode` with the place of each token in the text.
+
+        Examples:
+            >>> model.tokenizer.encoding("two apples").offsets
+            [(0, 3), (3, 10)]
+        """
         check_text(text)
         with library_errors(f"the tokenizer in {self.source} cannot encode this text"):
-            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+            return self.backend.encode(text, add_special_tokens=add_special_tokens)
 
+    @checked()
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = False) -> list[list[int]]:
-        """`encode` for many texts at once: a list of id lists, unpadded."""
+        """`encode` for many texts at once: a list of id lists, unpadded.
+
+        Examples:
+            >>> list(map(len, model.tokenizer.encode_batch(["two", "two apples"])))
+            [1, 2]
+        """
         with library_errors(f"the tokenizer in {self.source} cannot encode these texts"):
             return [item.ids for item in self.backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)]
 
+    @checked(ids=IDS)
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of token ids (a list or an array). Ids without a token (spare ones, image codes) are left out."""
         with library_errors(f"the tokenizer in {self.source} cannot decode these ids"):
             return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special)
 
+    @checked()
     def token(self, index: int) -> str:
-        """One id as a short readable piece: space as ␣, line break as \\n, part of a character as <0xE2>."""
+        """One id as a short readable piece: space as ␣, line break as \\n, part of a character as <0xE2>.
+
+        Examples:
+            >>> model.tokenizer.token(model.tokenizer.encode(" apples")[0])
+            '␣apples'
+        """
         index = int(index)
         piece = self._added.get(index) or (self.backend.id_to_token(index) if index >= 0 else None)
         if piece is None:
@@ -154,18 +201,35 @@ class Tokenizer:
         shown = piece.replace(" ", "␣").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
         return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in shown)
 
+    @checked()
     def chat(
         self,
         messages: str | Sequence[Mapping[str, str]],
         template: str | chat_templates.ChatTemplate | None = None,
         add_generation_prompt: bool = True,
     ) -> list[int]:
-        """Ids of a conversation in the model's chat template (see `jaxsink.text.chat.render`), ready to be answered."""
+        """Ids of a conversation in the model's chat template (see `jaxsink.text.chat.render`), ready to be answered.
+
+        Examples:
+            >>> tokenizer = jaxsink.Tokenizer.load("LLaDA-8B-Instruct")
+            >>> print(tokenizer.decode(tokenizer.chat("Hello"), skip_special=False))
+            <|startoftext|><|start_header_id|>user<|end_header_id|>
+            <BLANKLINE>
+            Hello<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+            <BLANKLINE>
+            <BLANKLINE>
+        """
         form = self.chat_form(template)
         return self.encode(chat_templates.render(messages, form, add_generation_prompt))
 
+    @checked()
     def chat_form(self, template: str | chat_templates.ChatTemplate | None = None) -> chat_templates.ChatTemplate:
-        """The template given, or the model's own, once it is certain that the tokenizer has its tokens."""
+        """The template given, or the model's own, once it is certain that the tokenizer has its tokens.
+
+        Examples:
+            >>> jaxsink.Tokenizer.load("LLaDA-8B-Instruct").chat_form().name
+            'llada'
+        """
         template = template if template is not None else self.template
         if template is None:
             raise JaxsinkError(
@@ -222,12 +286,16 @@ def check_special_ids(tokenizer: Tokenizer, config: ModelConfig) -> list[str]:
 
 def _folder(root: Path) -> Path:
     """The directory of a checkpoint that holds its tokenizer files."""
-    for folder in (root, root / "tokenizer"):
-        if (folder / "tokenizer.json").is_file():
-            return folder
-        if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-            return folder
-    if any((folder / "tokenizer.model").is_file() for folder in (root, root / "tokenizer")):
+    inner = root / "tokenizer"
+    if os.path.lexists(inner):
+        check_inside(inner)
+    for folder in (root, inner):
+        for names in (("tokenizer.json",), ("vocab.json", "merges.txt")):
+            if all(os.path.lexists(folder / name) for name in names):
+                for name in names:
+                    check_file(folder / name)
+                return folder
+    if any((folder / "tokenizer.model").is_file() for folder in (root, inner)):
         raise JaxsinkError(
             f"{root} has only a SentencePiece tokenizer.model, which jaxsink does not read; put the tokenizer.json "
             "of the same model next to it (transformers' AutoTokenizer writes one with save_pretrained)."
@@ -240,9 +308,9 @@ def _json(path: Path) -> JsonObject:
     return read_json(path) if os.path.lexists(path) else {}
 
 
-def _manifest(root: Path) -> JsonObject:
+def _settings(manifest: JsonObject) -> JsonObject:
     """What a converted checkpoint's jaxsink.json says, under the names that config.json has for it."""
-    config = _json(root / "jaxsink.json").get("config")
+    config = manifest.get("config")
     if not isinstance(config, dict):
         return {}
     ids = {f"{name}_token_id": config.get("eos_ids" if name == "eos" else f"{name}_id") for name in _NAMES}
@@ -301,9 +369,10 @@ def _backend(folder: Path, files: Files, family: str) -> Backend:
     has_json = (folder / "tokenizer.json").is_file()
     path = folder / ("tokenizer.json" if has_json else "vocab.json")
     added = _added_tokens(files)
-    with library_errors(f"{path} is not a tokenizer that can be read; fetch the file again"):
+    unreadable = f"{path} is not a tokenizer that can be read; fetch the file again"
+    with library_errors(unreadable):
         if has_json:
-            backend = tokenizers.Tokenizer.from_str(read_tokenizer_json(path))
+            backend = parsed(read_tokenizer_json(path), unreadable)
         else:
             backend = _from_merges(folder, added, str(files["tokenizer_config"].get("tokenizer_class") or family))
         for index in sorted(added):

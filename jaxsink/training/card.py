@@ -65,8 +65,7 @@ above 0.3), and keys per head that pass Eq. 3 with ε = 3.
 
 def quality(recipe: Recipe, result: JsonObject) -> str:
     """The loss on held-out data, and accuracy where there is one."""
-    what = "next tokens" if recipe.settings.objective == "causal" else "the bound on log p"
-    loss = f"**Loss on held-out data**: {result['validation_loss']:.4f} nats per token ({what}, {result['stored']} weights)."
+    loss = held_out(recipe, result["validation_loss"], result["stored"])
     if "accuracy" not in result:
         return loss
     found, (low, high) = result["accuracy"], result["accuracy"]["interval"]
@@ -80,6 +79,11 @@ def quality(recipe: Recipe, result: JsonObject) -> str:
 `{type(recipe.sampler).__name__}({chosen})`.
 
 {loss}"""
+
+
+def held_out(recipe: Recipe, loss: float, stored: str) -> str:
+    what = "next tokens" if recipe.settings.objective == "causal" else "the bound on log p"
+    return f"**Loss on held-out data**: {loss:.4f} nats per token ({what}, {stored} weights)."
 
 
 def data(recipe: Recipe) -> str:
@@ -103,7 +107,7 @@ def training(recipe: Recipe, result: JsonObject) -> str:
     return f"""{settings.steps:,} steps of {size} ({result["tokens"]:,} tokens) from
 {start}, {what}, loss on {LEARNED[settings.predict]}, {optimizer(settings)} after
 {settings.warmup} steps of warm-up, then a cosine, weight decay {settings.decay:g}, gradients clipped at {settings.clip:g},
-{settings.dtype}, seed {settings.seed}. {opening}It took {result["minutes"]:.0f} minutes on a shared two-core CPU
+{settings.dtype}, seed {settings.seed}. {opening}It took {result["minutes"]:.0f} minutes on {result["machine"]}
 ({result["tokens_per_second"]:,.0f} tokens/s, {result["gflops"]:.0f} GFLOP/s)."""
 
 

@@ -12,7 +12,7 @@ from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.load import copy_tokenizer
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.origin import Origin
-from jaxsink.runs.files import read_json
+from jaxsink.runs.files import read_json, user_path
 from jaxsink.runs.progress import stage
 from jaxsink.tasks.batches import Batch, encode, training_batch
 from jaxsink.tasks.corpus import TEMPLATE, documents
@@ -159,7 +159,7 @@ def choose_tokenizer(
     if name is not None and is_new(name):
         return new_tokenizer(name, texts), None
     if name is not None:
-        return Tokenizer.load(name), Origin(place=str(Path(name).expanduser().absolute()))
+        return Tokenizer.load(name), Origin(place=str(user_path(name).absolute()))
     if own is None:
         raise JaxsinkError(
             "training: the model brings no tokenizer; name one (--tokenizer characters, bpe:4096, or a checkpoint)."

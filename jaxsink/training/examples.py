@@ -189,7 +189,7 @@ def outputs_from(tokens: Int[Array, "B S"], first: int, shifted: bool) -> Int[Ar
     return jnp.broadcast_to(jnp.arange(first, length) - shifted, (batch, length - first))
 
 
-def predictions(model: Model, example: Example, visible: Bool[Array, "S S"] | None = None) -> Float[Array, "B W V"]:
+def predictions(model: Model, example: Example, visible: Bool[Array, "*B S S"] | None = None) -> Float[Array, "B W V"]:
     """Logits for the targets."""
     batch, length = example.tokens.shape
     see = None if visible is None else jnp.broadcast_to(visible, (batch, length, length))
@@ -199,7 +199,7 @@ def predictions(model: Model, example: Example, visible: Bool[Array, "S S"] | No
     return out.logits
 
 
-def weighted_loss(model: Model, example: Example, visible: Bool[Array, "S S"] | None = None) -> Float[Array, ""]:
+def weighted_loss(model: Model, example: Example, visible: Bool[Array, "*B S S"] | None = None) -> Float[Array, ""]:
     """The sum of weight times cross-entropy."""
     scores = predictions(model, example, visible)
     picked = jnp.take_along_axis(scores, example.targets[..., None], axis=-1)[..., 0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.new_model import abstract
 from jaxsink.nn.parameters import named_leaves
-from jaxsink.nn.transformer import abstract
 
 
 def flops_per_token(config: ModelConfig, length: int) -> float:

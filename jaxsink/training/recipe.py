@@ -20,6 +20,7 @@ from jaxsink.checkpoints.storage import MANIFEST
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.origin import Origin
+from jaxsink.runs.files import refuse_special, user_path
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.registry import family_sampler
 from jaxsink.tasks.word_tasks import SUMS
@@ -87,7 +88,7 @@ def described(model: str) -> tuple[ModelConfig, Origin | None]:
     """(configuration, origin of a checkpoint or of a published name)."""
     if match := SIZES.fullmatch(model):
         return llama_like(*map(int, match.groups())), None
-    path = Path(model).expanduser()
+    path = user_path(model)
     if path.suffix == ".json" and path.is_file():
         return own_config(path), None
     config, origin = describe(model)
@@ -106,6 +107,7 @@ def llama_like(layers: int, width: int, heads: int) -> ModelConfig:
 
 def own_config(path: Path) -> ModelConfig:
     """A JSON object of ModelConfig's fields; what the tokenizer knows may be left out."""
+    refuse_special(path)
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
         given = given.get("config", given)  # as in jaxsink.json

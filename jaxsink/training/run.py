@@ -16,6 +16,7 @@ optimizer's moments and that number.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -213,7 +214,6 @@ class Training:
         """
         recipe, steps = self.recipe, self.recipe.settings.steps
         model = load(self.out / "model", "float32").unrolled()
-        held_out = recipe.data.validation(AT_THE_END)
         seconds = json.loads((self.out / "states" / f"{steps:08d}" / "state.json").read_text(encoding="utf-8"))[
             "seconds"
         ]
@@ -225,9 +225,10 @@ class Training:
             "steps": steps,
             "tokens": tokens,
             "minutes": seconds / 60,
+            "machine": machine(),
             "tokens_per_second": tokens / seconds,
             "gflops": tokens * self.flops / seconds / 1e9,
-            "validation_loss": validation_loss(model, self.lesson, held_out, min(TOGETHER, len(held_out.tokens))),
+            "validation_loss": held_out_loss(recipe, model),
             "loss": Curve.resume(self.out / "loss.csv", steps).at(12),
             "sinks": [vars(one) for one in read_looks(self.out / "sinks.csv", steps)],
         }
@@ -236,3 +237,18 @@ class Training:
         write_json(self.out / "result.json", result)
         write_text(self.out / "model" / "README.md", write_card(recipe, result, command))
         return result
+
+
+def machine() -> str:
+    """What this process runs on, in words."""
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        return f"a CPU with {os.cpu_count()} cores"
+    return f"a machine with {jax.device_count()} x {device.device_kind}"
+
+
+def held_out_loss(recipe: Recipe, model: Model) -> float:
+    """Nats per token, of data that training never sees. model: with unrolled layers, in float32"""
+    held_out = recipe.data.validation(AT_THE_END)
+    lesson = Lesson(recipe.config, recipe.settings, recipe.data.prompt)
+    return validation_loss(model, lesson, held_out, min(TOGETHER, len(held_out.tokens)))

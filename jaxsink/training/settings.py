@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from jaxsink.checks import Range, above, at_least, check_fields
 from jaxsink.errors import JaxsinkError
 
 Objective = Literal["causal", "diffusion", "adaptation", "block_diffusion"]
 Optimizer = Literal["adamw", "muon"]
 Predict = Literal["response", "mixed", "all"]
 Noise = Literal["count", "bernoulli"]
+
+
+RANGES = {
+    **dict.fromkeys(("steps", "batch", "accumulate", "checkpoints"), at_least(1)),
+    **dict.fromkeys(("warmup", "decay", "lora", "ramp"), at_least(0)),
+    **dict.fromkeys(("learning_rate", "clip"), above(0)),
+    "opening": Range(0, 1),
+    "length": at_least(2),
+    "validation": Range(0, 1, frozenset({0, 1})),
+}
+"""Of the settings of a run, and of its data (data.py)."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +65,7 @@ class Settings:
 
     def check(self, devices: int = 1) -> None:
         """Raise a JaxsinkError if there is no such run."""
-        for name, kind in (("objective", Objective), ("optimizer", Optimizer), ("predict", Predict), ("noise", Noise)):
-            value = getattr(self, name)
-            require(value in get_args(kind), f"{name} must be one of {', '.join(get_args(kind))}, not {value!r}.")
-        for name in ("steps", "batch", "accumulate", "checkpoints"):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1, and is {getattr(self, name)}.")
-        for name in ("warmup", "decay", "lora", "ramp"):
-            require(getattr(self, name) >= 0, f"{name} must not be negative, and is {getattr(self, name)}.")
-        for name in ("learning_rate", "clip"):
-            require(getattr(self, name) > 0, f"{name.replace('_', ' ')} must be above 0, and is {getattr(self, name)}.")
-        require(0 <= self.opening <= 1, f"opening is a part of the run, from 0 to 1, and is {self.opening}.")
+        check_fields(self, "training", RANGES)
         together = devices * self.accumulate
         parts = f"{devices} devices" + (f" in {self.accumulate} parts" if self.accumulate > 1 else "")
         require(self.batch % together == 0, f"a batch of {self.batch} cannot be shared evenly by {parts}.")

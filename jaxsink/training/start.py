@@ -11,8 +11,9 @@ from jax.sharding import Sharding
 from jaxtyping import PyTree
 
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.new_model import init
 from jaxsink.nn.parameters import named_leaves
-from jaxsink.nn.transformer import Model, init
+from jaxsink.nn.transformer import Model
 
 DRAWN = 0.02  # the deviation of `init`
 

@@ -7,29 +7,37 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.checkpoints.gcs import local
+from jaxsink.checkpoints.load import load
+from jaxsink.checks import at_least, check_given
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError, check_keywords, option
 from jaxsink.parallel.mesh import choose_devices
+from jaxsink.runs.atomic import check_writable
 from jaxsink.runs.progress import Task, stage
-from jaxsink.runs.stopping import IsStopped, never
+from jaxsink.runs.stopping import IsStopped, StoppedError, never
 from jaxsink.training.data import DataSettings
+from jaxsink.training.lens import LensSettings, fit_lens, write_lens
 from jaxsink.training.recipe import Recipe, builtin_recipe, is_builtin, is_task, text_recipe
 from jaxsink.training.run import Progress, Training
-from jaxsink.training.settings import Settings
+from jaxsink.training.settings import RANGES, Settings
 from jaxsink.training.step import data_mesh
 from jaxsink.training.tensorboard import board_in, no_board
 from jaxsink.zoo.resolve import NAMES
 
 OF_DATA = tuple(field.name for field in dataclasses.fields(DataSettings) if field.name != "sources")
+OF_LENS = tuple(field.name for field in dataclasses.fields(LensSettings))
 OF_RUN = tuple(field.name for field in dataclasses.fields(Settings))
 BLOCK_LENGTH = 16  # of block diffusion, where the model has none
 
 
+@checked(block_length=at_least(1), devices=at_least(1), problems=at_least(1))
 def train(
-    model: str,
+    model: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     data: str | Sequence[str] = (),
@@ -38,28 +46,43 @@ def train(
     devices: int | None = None,
     problems: int = 1000,
     tensorboard: bool = False,
+    lens: bool = False,
     is_stopped: IsStopped = never,
     **settings: Any,
 ) -> JsonObject:
     """Train a model, and measure how good it is; goes on with what is in `out`.
 
-    model         a built-in name, sizes ("6x384x6": layers, width, heads), a published configuration, a .json file with one,
-                  or a checkpoint, which it then starts from (see jaxsink.training.recipe)
-    out           gets the model, models along the way, loss.csv, sinks.csv and result.json, which is what this returns
-    data          texts: files, directories, "tfds:NAME" (see jaxsink.tasks.corpus); a built-in model needs none
-    extra_sink    add one token that sees itself only and that all others see
-    block_length  of block diffusion
-    devices       that share each batch; None: all
-    problems      held-out ones, for the accuracy of a built-in model
-    tensorboard   also write event files, into out/tensorboard
-    is_stopped    is asked after every step; when it is true, everything is saved and StoppedError raised
-    settings      fields of jaxsink.training.settings.Settings and jaxsink.training.data.DataSettings
+    Args:
+        model: a built-in name, sizes ("6x384x6": layers, width, heads), a published configuration, a .json file
+            with one, or a checkpoint, which it then starts from (see jaxsink.training.recipe)
+        out: gets the model, models along the way, loss.csv, sinks.csv and result.json, which is what this
+            returns
+        data: texts: files, directories, "tfds:NAME" (see jaxsink.tasks.corpus); a built-in model needs none
+        extra_sink: add one token that sees itself only and that all others see
+        block_length: of block diffusion
+        devices: that share each batch; None: all
+        problems: held-out ones, for the accuracy of a built-in model
+        tensorboard: also write event files, into out/tensorboard
+        lens: leave the model alone, and fit a tuned lens to it (see jaxsink.training.lens): out gets
+            lens.safetensors; takes steps, batch, learning_rate and seed, and the data
+        is_stopped: is asked after every step; when it is true, everything is saved and StoppedError raised
+        **settings: fields of jaxsink.training.settings.Settings and jaxsink.training.data.DataSettings
+
+    Examples:
+        >>> Path("pens.txt").write_text("Ann has 3 pens and buys 2; how many?" * 200) > 0
+        True
+        >>> result = jaxsink.train("1x32x2", "pens", data="pens.txt", tokenizer="characters", steps=2, batch=8, length=16)
+        >>> result["steps"]
+        2
     """
-    if problems < 1:
-        raise JaxsinkError(f"--problems must be at least 1, and is {problems}.")
     check_keywords("train", settings, (*OF_RUN, *OF_DATA))
-    mesh = data_mesh(choose_devices(devices))
+    for record in (Settings, DataSettings):
+        check_given("train", settings, record, RANGES)
+    model = os.fspath(model)
     sources = (data,) if isinstance(data, str) else tuple(data)
+    if lens:
+        return train_lens(model, local(out, "--out"), sources, settings, is_stopped)
+    mesh = data_mesh(choose_devices(devices))
     recipe = make_recipe(model, sources, settings, extra_sink, block_length)
     recipe.settings.check(mesh.size)
     place = local(out, "--out")
@@ -67,10 +90,30 @@ def train(
         training = Training(recipe, place, board)
         with stage(recipe.name, total=recipe.settings.steps, unit="steps", detail="preparing") as task:
             training.train(mesh, watching(task), is_stopped=is_stopped)
+            if is_stopped():  # during the last step: the model is there, and to examine it is what is left
+                raise StoppedError
     chosen = {**settings, "extra_sink": extra_sink}
     if recipe.settings.objective == "block_diffusion":
         chosen["block_length"] = block_length
     return training.examine(problems, again(model, sources, recipe, chosen))
+
+
+def train_lens(
+    model: str, place: Path, sources: tuple[str, ...], settings: dict[str, Any], is_stopped: IsStopped
+) -> JsonObject:
+    """Fit a tuned lens on the data that the model would be trained on, and write it."""
+    wanted = {name: value for name, value in settings.items() if name in OF_LENS}
+    refused = next((name for name in settings if name not in (*OF_LENS, *OF_DATA)), None)
+    if refused is not None:
+        raise JaxsinkError(f"train --lens leaves the model as it is, so that {option(refused)} does not apply.")
+    chosen = LensSettings(**wanted)
+    about_data = {name: value for name, value in settings.items() if name in OF_DATA}
+    recipe = make_recipe(model, sources, {"steps": chosen.steps, **about_data}, False, BLOCK_LENGTH)
+    check_writable(place / "result.json")
+    with stage(f"lens of {recipe.name}", total=chosen.steps, unit="steps", detail="compiling") as task:
+        tell = lambda done, loss: task.update(done, detail=f"{loss:.4f} nats")  # noqa: E731
+        fitted = fit_lens(load(model), recipe.data, chosen, tell, is_stopped)
+    return write_lens(fitted, chosen, place)
 
 
 def make_recipe(

@@ -11,10 +11,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Bool, Float
 
-from jaxsink.nn.transformer import Model, forward
-from jaxsink.recording.recorders import received, value_norm
+from jaxsink.nn.forward import forward
+from jaxsink.nn.transformer import Model
+from jaxsink.recording.attention import received
+from jaxsink.recording.norms import value_norm
 from jaxsink.runs.atomic import new_file
 from jaxsink.sinks.rules import Threshold, detect
 from jaxsink.tasks.batches import Batch
@@ -35,6 +38,8 @@ class Look:
     sinks_per_head   keys that pass Eq. 3 with ε = 3
     largest_share    of a head's attention that its strongest key receives
     value_first      length of the first token's values over the mean of the others
+    lost_every_row   nats per token of the second halves that are lost if no query sees the first token …
+    lost_few_rows    … or if the queries of the second halves alone do not, as when only newest rows lose it
     """
 
     step: int
@@ -44,24 +49,55 @@ class Look:
     sinks_per_head: float
     largest_share: float
     value_first: float
+    lost_every_row: float = float("nan")  # runs begun by an older version did not look
+    lost_few_rows: float = float("nan")
 
 
 def look(model: Model, lesson: Lesson, held_out: Batch, step: int, size: int) -> Look:
     """At a model after so many steps. size: sequences that run together."""
-    loss = validation_loss(model, lesson, held_out, size)
-    return Look(step=step, validation_loss=loss, **sink_figures(model, lesson, first_of(held_out, size)))
+    loss, some = validation_loss(model, lesson, held_out, size), first_of(held_out, size)
+    every, few = (float(more) for more in lost_without_first(model, some, jnp.int32(0), plain(lesson)))
+    figures = sink_figures(model, lesson, some)
+    return Look(step=step, validation_loss=loss, lost_every_row=every, lost_few_rows=few, **figures)
 
 
 def validation_loss(model: Model, lesson: Lesson, held_out: Batch, size: int) -> float:
     """Mean over held-out sequences, on canvases that are always the same; of a diffusion model the bound on log p."""
-    plain = replace(lesson, settings=replace(lesson.settings, ramp=0.0))
+    lesson = plain(lesson)
     draws = 1 if lesson.settings.objective == "causal" else DRAWS
     total, count = 0.0, 0
     for number, part in enumerate(parts_of(held_out, size)):
         for draw in range(draws):
-            found = _loss(model, part, jnp.int32(number * DRAWS + draw), plain)
+            found = _loss(model, part, jnp.int32(number * DRAWS + draw), lesson)
             total, count = total + len(part.tokens) * float(found), count + len(part.tokens)
     return total / count
+
+
+def plain(lesson: Lesson) -> Lesson:
+    """With all noise levels from the first step on."""
+    return replace(lesson, settings=replace(lesson.settings, ramp=0.0))
+
+
+@partial(jax.jit, static_argnames="lesson")
+def lost_without_first(model: Model, batch: Batch, number: jax.Array, lesson: Lesson) -> Float[Array, "2"]:
+    """Nats per token that the first token costs where it is hidden: from every query, and from those of the second half of
+    each sequence alone. The loss is of what these predict; the first token goes on seeing itself."""
+    example, length = lesson.example(batch, number), batch.tokens.shape[1]
+    visible = lesson.visible(length, number, False)
+    place, first = jnp.arange(example.tokens.shape[1]) % length, jnp.argmax(example.real, axis=1)[:, None]
+    late = place >= first + example.real[:, :length].sum(axis=1, keepdims=True) // 2
+    predicts = jnp.take_along_axis(late, example.outputs, axis=1)
+    example = example._replace(weight=jnp.where(predicts, example.weight, 0.0))
+    at_first = place == first
+
+    def loss(without: Bool[Array, "B S"]) -> Float[Array, ""]:
+        seen = ~(at_first[:, None, :] & (without & ~at_first)[:, :, None])
+        return weighted_loss(model, example, seen if visible is None else seen & visible)
+
+    nothing, every, few = (
+        loss(jnp.broadcast_to(rows, late.shape)) for rows in (jnp.bool_(False), jnp.bool_(True), late)
+    )
+    return jnp.stack([every - nothing, few - nothing]) / example.weight.sum()
 
 
 @partial(jax.jit, static_argnames="lesson")
@@ -97,13 +133,15 @@ def of_attention(
     alpha = (at_first / count[None, :, None]).mean(axis=1)
     value = np.take_along_axis(values, first[None, :, None, None], axis=-1)[..., 0]
     others = (np.where(real[None, :, None], values, 0.0).sum(axis=-1) - value) / (count - 1)[None, :, None]
+    with np.errstate(divide="ignore", invalid="ignore"):  # a training that comes to nothing says so itself
+        shares, of_others = scores.max(axis=-1) / scores.sum(axis=-1), value / others
     found = np.asarray(detect(scores, Threshold(EPS), real))
     return {
         "alpha_first": float(alpha.mean()),
         "heads_above": float((alpha > ALPHA).mean()),
         "sinks_per_head": float(found.sum(axis=-1).mean()),
-        "largest_share": float((scores.max(axis=-1) / scores.sum(axis=-1)).mean()),
-        "value_first": float((value / others).mean()),
+        "largest_share": float(shares.mean()),
+        "value_first": float(of_others.mean()),
     }
 
 

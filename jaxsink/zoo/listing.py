@@ -5,20 +5,32 @@ from __future__ import annotations
 import jax
 
 from jaxsink.checkpoints.formats import JsonObject
+from jaxsink.checkpoints.storage import Reader
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import SETTINGS
 from jaxsink.nn.config import ModelConfig
-from jaxsink.nn.transformer import abstract
+from jaxsink.nn.new_model import abstract
 from jaxsink.sampling.base import Sampler
 from jaxsink.sampling.registry import to_dict
 from jaxsink.zoo.builtin import BUILTIN
 from jaxsink.zoo.names import suggestions
 from jaxsink.zoo.presets import HUB_IDS, PRESETS
 from jaxsink.zoo.recommend import recommended
+from jaxsink.zoo.resolve import TEXT_NAMES, resolve
 
 
+@checked()
 def models(part: str = "") -> dict[str, dict[str, JsonObject]]:
-    """{"built-in", "published", "settings"}: models and evaluation settings whose names contain `part`, by name."""
+    """Models and evaluation settings by name, as {"built-in", "published", "settings"}.
+
+    Args:
+        part: only those whose names contain it
+
+    Examples:
+        >>> list(jaxsink.models("mini")["built-in"])
+        ['mini-llama', 'mini-llada', 'mini-dream']
+    """
     listed = list_models()
     found = {
         kind: {name: facts for name, facts in known.items() if part.lower() in name} for kind, known in listed.items()
@@ -32,6 +44,9 @@ def models(part: str = "") -> dict[str, dict[str, JsonObject]]:
 
 def list_models() -> dict[str, dict[str, JsonObject]]:
     builtin = {name: facts_of(known.config, known.sampler) for name, known in BUILTIN.items()}
+    for name in TEXT_NAMES:
+        stored = Reader(resolve(name))
+        builtin[name] = facts_of(stored.config, stored.sampler or recommended(stored.config))
     published = {
         name: {**facts_of(config, recommended(config, (name,))), "hub_id": HUB_IDS.get(name)}
         for name, config in PRESETS.items()

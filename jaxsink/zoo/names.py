@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.zoo.presets import HUB_IDS, PRESETS
-from jaxsink.zoo.resolve import NAMES
+from jaxsink.zoo.resolve import SHIPPED
 
 LIKE = 0.75  # names at least so similar are worth a suggestion …
 NEARLY = 0.05  # … if no other one is more similar by more than this
@@ -32,7 +32,7 @@ def no_such_model(path: str | os.PathLike[str], weights: bool = True) -> Jaxsink
     if name in PRESETS:
         where = f", or its hub id {HUB_IDS[name]}" if name in HUB_IDS else ""
         return JaxsinkError(f"{name} is known, but its weights are not here; give their directory{where}.")
-    found = suggestions(name, NAMES if weights else [*NAMES, *PRESETS])
+    found = suggestions(name, SHIPPED if weights else [*SHIPPED, *PRESETS])
     found = found or suggestions(name, PRESETS)
     if found:
         meant = found[0] if len(found) == 1 else f"{', '.join(found[:-1])} or {found[-1]}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.doors import checked
+from jaxsink.errors import JaxsinkError, near
 from jaxsink.nn.config import Experts, ModelConfig, RopeScaling
 
 # fmt: off
@@ -69,7 +70,7 @@ _NEMOTRON = ModelConfig(
     family="nemotron", layers=34, width=4096, heads=32, kv_heads=8, head_dim=128, mlp_width=14336, vocab=131072,
     attention="bidirectional", norm_eps=1e-5, rope_theta=1e6, max_positions=262144,
     rope_scaling=RopeScaling("yarn", 16.0, 16384, attention_factor=1.0), query_scale_beta=0.1, query_scale_length=16384,
-    mask_id=100, eos_ids=(11,), bos_id=1,
+    mask_id=100, eos_ids=(11,), bos_id=1, writes_causally=True, usual_block=32,
 )
 _DIT = ModelConfig(
     family="mdlm", layers=12, width=768, heads=12, kv_heads=12, head_dim=64, mlp_width=3072, vocab=50258,
@@ -226,6 +227,7 @@ PRESETS: dict[str, ModelConfig] = {
     "gidd-base-p_unif-0.1": _gidd(0.1, 24, 1024, 16),
     "gidd-base-p_unif-0.2": _gidd(0.2, 24, 1024, 16),
 }
+"""Configurations of published models by name."""
 
 # Where the weights are published; for a name that stands for several variants, the one that answers questions.
 HUB_IDS: dict[str, str] = {
@@ -291,8 +293,15 @@ HUB_IDS: dict[str, str] = {
 }
 
 
+@checked()
 def preset(name: str) -> ModelConfig:
-    """The configuration of a published model, for instance `preset("llada-8b-instruct")`."""
+    """The configuration of a published model, one of `jaxsink.PRESETS`.
+
+    Examples:
+        >>> jaxsink.preset("llada-8b-instruct").layers
+        32
+    """
     if name not in PRESETS:
-        raise JaxsinkError(f"there is no preset {name!r}; known are: {', '.join(PRESETS)}.")
+        hint = near(name, PRESETS, 3) or "`jaxsink models` lists all"
+        raise JaxsinkError(f"there is no preset {name!r}; {hint}.")
     return PRESETS[name]

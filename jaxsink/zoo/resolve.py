@@ -9,9 +9,15 @@ from pathlib import Path
 from jaxsink.checkpoints import gcs as cloud
 from jaxsink.checkpoints import hub
 from jaxsink.checkpoints.gcs import is_remote
+from jaxsink.runs.files import user_path
 
 NAMES = ("mini-llama", "mini-llada", "mini-dream")
-"""The built-in models; `zoo/weights/` has one checkpoint of each."""
+"""The built-in models of word problems; `zoo/builtin.py` says how they are trained and asked."""
+TEXT_NAMES = ("shakespeare-arm", "shakespeare-dlm", "shakespeare-adapted")
+"""The built-in models of a text, the first seed of those in docs/testbeds.md: checkpoints like any other."""
+SHIPPED = (*NAMES, *TEXT_NAMES)
+"""Everything of which `zoo/weights/` has a checkpoint."""
+WEIGHTS = Path(str(files("jaxsink.zoo") / "weights"))
 
 
 def resolve(path: str | os.PathLike[str], weights: bool = True) -> Path:
@@ -25,7 +31,16 @@ def resolve(path: str | os.PathLike[str], weights: bool = True) -> Path:
         return cloud.fetch(path, weights)
     if hub.is_hub_id(path):
         return hub.fetch(os.fspath(path), weights)
-    local = Path(os.path.expanduser(path))
-    if str(path) in NAMES and not local.exists():
-        return Path(str(files("jaxsink.zoo") / "weights" / str(path)))
+    local = user_path(path)
+    if str(path) in SHIPPED and not local.exists():
+        return WEIGHTS / str(path)
     return local
+
+
+def usual_dtype(folder: Path) -> str | None:
+    """What a model is loaded as where no type is asked for; None: as it is stored.
+
+    Built-in models are stored as bfloat16, which keeps the package small, and computed with in float32: what they write
+    then depends neither on batches nor on devices (docs/numerics.md).
+    """
+    return "float32" if folder.resolve().parent == WEIGHTS.resolve() else None

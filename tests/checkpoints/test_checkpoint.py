@@ -17,6 +17,8 @@ import jaxsink
 from jaxsink import JaxsinkError
 from jaxsink.checkpoints import streaming as loading
 from jaxsink.checkpoints import writer as writing
+from jaxsink.checkpoints.integrity import sealed
+from jaxsink.checkpoints.load import size_on_disk
 from jaxsink.checkpoints.storage import MANIFEST, WEIGHTS
 from jaxsink.nn.parameters import named_leaves
 from jaxsink.parallel import make_mesh
@@ -83,6 +85,7 @@ def test_restore_onto_meshes(shape: tuple[int, int], saved: Path, tmp_path: Path
     assert_same(jaxsink.load(tmp_path / "spread", mesh=make_mesh(4, 2)), model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 3000, 10_000])
 def test_large_parameters_are_rounded_in_groups(size: int, saved: Path, monkeypatch: Any) -> None:
     """With groups of a few KB: one layer, several layers, all layers at a time."""
@@ -113,10 +116,11 @@ def test_save_does_not_overwrite_unless_asked(saved: Path, tmp_path: Path) -> No
 
 
 def manifest(folder: Path, **changes: Any) -> None:
+    """Edit it and make its seal fit, so that what is noticed are its fields."""
     values = json.loads((folder / MANIFEST).read_text())
     for key, value in changes.items():
         values.pop(key) if value is ... else values.update({key: value})
-    (folder / MANIFEST).write_text(json.dumps(values))
+    (folder / MANIFEST).write_text(json.dumps(sealed(values)))
 
 
 def config_with(folder: Path, **changes: Any) -> None:
@@ -129,8 +133,8 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "a list": (lambda f: (f / MANIFEST).write_text("[]"), MANIFEST),
     "nested": (lambda f: (f / MANIFEST).write_text("[" * 100_000), MANIFEST),
     "not text": (lambda f: (f / MANIFEST).write_bytes(b"\xff\xfe"), MANIFEST),
-    "a later format": (lambda f: manifest(f, format=2), "format 2"),
-    "no format": (lambda f: manifest(f, format=...), "'format' is missing"),
+    "a later format": (lambda f: manifest(f, format=3), "format 3"),
+    "no format": (lambda f: manifest(f, format=...), "format must be"),
     "no config": (lambda f: manifest(f, config=...), "'config' is missing"),
     "no source": (lambda f: manifest(f, source=...), "'source' is missing"),
     "config of another kind": (lambda f: manifest(f, config=3), MANIFEST),
@@ -138,6 +142,30 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "unknown field": (lambda f: config_with(f, telepathy=True), "'telepathy'"),
     "missing field": (lambda f: manifest(f, config={"family": "llama"}), MANIFEST),
     "wrong value": (lambda f: config_with(f, heads="four"), "heads"),
+    "a format of another kind": (lambda f: manifest(f, format=True), "format must be"),
+    "a version of another kind": (lambda f: manifest(f, jaxsink=3), "jaxsink must be"),
+    "a version that is none": (lambda f: manifest(f, jaxsink=None), "jaxsink must be"),
+    "a version with words": (lambda f: manifest(f, jaxsink="of late"), "jaxsink must be the version"),
+    "no version": (lambda f: manifest(f, jaxsink=...), "'jaxsink' is missing"),
+    "parameters of another kind": (lambda f: manifest(f, parameters="x" * 10_000), "parameters must be"),
+    "parameters that are none": (lambda f: manifest(f, parameters=None), "parameters must be"),
+    "no parameters": (lambda f: manifest(f, parameters=...), "'parameters' is missing"),
+    "an empty source": (lambda f: manifest(f, source={}), "source: kind is missing"),
+    "a source without a path": (lambda f: manifest(f, source={"kind": "a", "path": None}), "source: path must be"),
+    "a source with an empty path": (lambda f: manifest(f, source={"kind": "a", "path": " "}), "source: path is empty"),
+    "positions without end": (lambda f: config_with(f, max_positions=10**9), "max_positions must be"),
+    "a window without end": (lambda f: config_with(f, window=10**9), "window must be"),
+    "half a character": (lambda f: manifest(f, dtype="\ud800"), "surrogates not allowed"),
+    "a family of no name": (lambda f: config_with(f, family=""), "family must be one word"),
+    "a family with markup": (lambda f: config_with(f, family="a[/b]"), "family must be one word"),
+    "no epsilon": (lambda f: config_with(f, norm_eps=0), "norm_eps must be"),
+    "a large epsilon": (lambda f: config_with(f, norm_eps=1.0), "norm_eps must be"),
+    "no rotation": (lambda f: config_with(f, rope_theta=1e-300), "rope_theta must be"),
+    "a mask that ends texts": (lambda f: config_with(f, mask_id=3, eos_ids=[3]), "cannot be the mask and the end"),
+    "a sampler without a mask": (
+        lambda f: manifest(f, sampler={"name": "LLaDASampler"}),
+        "has no mask token, so LLaDASampler cannot run",
+    ),
     "another size": (lambda f: config_with(f, mlp_width=40), "damaged"),
     "more layers": (lambda f: config_with(f, layers=3), "damaged"),
     "no weights": (lambda f: shutil.rmtree(f / WEIGHTS), "damaged"),
@@ -164,6 +192,22 @@ def test_nothing_there(tmp_path: Path) -> None:
         jaxsink.load(tmp_path / "nothing")
     with pytest.raises(JaxsinkError, match=r"no config\.json"):
         jaxsink.load(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "/etc/passwd/model"])
+def test_paths_that_cannot_be(path: str) -> None:
+    for call in (jaxsink.load, jaxsink.sampler_for, jaxsink.Tokenizer.load):
+        with pytest.raises(JaxsinkError) as error:
+            call(path)
+        assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+def test_only_a_checkpoint_is_measured_before_it_is_loaded(tmp_path: Path) -> None:
+    """A directory may hold anything else, a whole machine for instance."""
+    for place in ("weights/d", "other/deep"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "file").write_bytes(bytes(1 << 20))
+    assert size_on_disk(tmp_path) == "1.00 MiB"
 
 
 class TestCompleteOrNotAtAll:

@@ -24,7 +24,7 @@ import jaxsink
 from jaxsink.checkpoints.found import Found
 from jaxsink.checkpoints.origin import model_names
 from jaxsink.cli import generate as command
-from jaxsink.cli import live
+from jaxsink.cli import live, main
 from jaxsink.errors import JaxsinkError
 from jaxsink.recording.named import NAMED, Shape
 from jaxsink.runs import reporter
@@ -96,6 +96,7 @@ def chatty(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "sampler"),
     [
@@ -233,6 +234,7 @@ def test_text_ends_at_the_first_end_token():
     assert [before_end(ids, ends) for ids in ([5, 6, 10, 7], [11, 9], [5, 6])] == [[5, 6], [], [5, 6]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "sampler", "what"),
     [
@@ -254,10 +256,25 @@ def test_record_holds_what_the_library_records(tmp_path, monkeypatch, model, sam
         "top": record.received().then(reduce.top(8)),
         "counts": record.received().then(reduce.sink_counts((1.0, 3.0, 10.0))),
         "kinds": record.received().then(reduce.sum_by_kind()),
+        "contribution": record.contribution(),
+        "diagonal": record.diagonal(),
+        "channels": record.channels().then(reduce.top_channels(8)),
         "entropy": record.row_entropy(),
         "key_norm": record.key_norm(),
         "value_norm": record.value_norm(),
         "hidden_max": record.hidden_max(),
+        "lens": record.lens(5),
+        "lens_window": record.lens(5, "window"),
+        "embedding": record.embedding(),
+        "residual_before": record.residual_before(),
+        "residual": record.residual(),
+        "residual_norm": record.residual_norm(),
+        "attention_output": record.attention_output(),
+        "mlp_output": record.mlp_output(),
+        "head_values": record.head_values(),
+        "head_outputs": record.head_outputs(),
+        "value_vectors": record.value_vectors(),
+        "final_norm": record.final_norm(),
         "maps": record.maps(),
     }
     names = [name.strip().replace("-", "_") for name in what.split(",")]
@@ -381,6 +398,7 @@ def test_block_causal_models(tmp_path, capsys, monkeypatch):
         call("sdar", "--ids", "1", "--steps", 8)
 
 
+@pytest.mark.slow
 def test_small_blocks_and_their_cache(tmp_path, capsys, monkeypatch):
     config = small("fast-dllm-v2-7b", block_length=4)
     monkeypatch.setattr(Found, "at", lambda model: Found(tmp_path, config, jaxsink.Origin()))
@@ -602,6 +620,7 @@ def test_the_display_keeps_its_pace_and_rests_when_told(monkeypatch):
     assert rests == [0.2]
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_the_display_and_the_same_text(capsys, monkeypatch, chatty):
     plain = call_json(capsys, chatty, "Hi", "--no-chat", "--tokens", 8)
     monkeypatch.setattr(reporter, "is_watched", lambda console: True)
@@ -617,6 +636,13 @@ def test_a_terminal_gets_the_display_and_the_same_text(capsys, monkeypatch, chat
     assert re.search(r"8 tokens in 8 steps, [\d.]+ s \([\d.]+ tokens/s\), after [\d.]+ s of compiling", captured.err)
     assert call(chatty, "Hi", "--no-chat", "--tokens", 8, "--no-live") == 0
     assert capsys.readouterr().err == ""
+
+
+def test_the_help_names_every_recorder(capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["generate", "--help"])
+    names = re.search(r"comma separated: (.*?) \(default", " ".join(capsys.readouterr().out.split()))
+    assert names and names[1].split(", ") == list(NAMED)
 
 
 def test_the_parser_needs_neither_jax_nor_rich():

@@ -11,13 +11,13 @@ from jaxsink.cli.main import main
 from jaxsink.evals.settings import SETTINGS
 from jaxsink.zoo.names import suggestions
 from jaxsink.zoo.presets import HUB_IDS, PRESETS
-from jaxsink.zoo.resolve import NAMES
+from jaxsink.zoo.resolve import NAMES, SHIPPED
 
 
 def test_everything_is_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [list(found[kind]) for kind in found] == [list(NAMES), list(PRESETS), list(SETTINGS)]
+    assert [list(found[kind]) for kind in found] == [list(SHIPPED), list(PRESETS), list(SETTINGS)]
     llada = found["published"]["llada-8b-instruct"]
     assert (llada["family"], llada["parameters"], llada["hub_id"]) == (
         "llada",

@@ -7,79 +7,23 @@ from __future__ import annotations
 
 import gc
 import os
-import pty
 import re
 import signal
-import subprocess
-import sys
 import time
-from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from support.listening import Said, listen
 
 from jaxsink.cli.interrupts import delivered_interrupts
 from jaxsink.runs.reporter import EVERY
 
 SILENCE = 2.0  # seconds
-QUICK = {
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    "JAXSINK_COMPILE_CACHE": "off",
-    "TERM": "xterm-256color",
-    "COLUMNS": "120",
-}
-
-
-@dataclass
-class Said:
-    """What a command said, and when, in seconds from its start; the end counts as the last word."""
-
-    times: list[float] = field(default_factory=list)
-    text: str = ""
-    code: int | None = None
-
-    def gaps(self) -> list[float]:
-        return [after - before for before, after in zip([0.0, *self.times], self.times, strict=False)]
 
 
 def slack() -> float:
     """How much longer than on a quiet machine things may take."""
     return max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
-def listen(
-    arguments: list[str], folder: Path, is_terminal: bool, interrupt_at: str | None = None, pause: float = 0
-) -> Said:
-    """Run `jaxsink …` in the folder; send an interrupt when the given text has appeared, after a pause."""
-    ours, theirs = pty.openpty() if is_terminal else os.pipe()
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("JAX", "XLA", "TPU"))}
-    said, begun = Said(), time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jaxsink", *arguments],
-        cwd=folder,
-        env={**environment, **QUICK},
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    while True:
-        try:
-            some = os.read(ours, 1 << 16)
-        except OSError:  # a terminal whose other end is closed
-            some = b""
-        said.times.append(time.monotonic() - begun)
-        said.text += some.decode(errors="replace")
-        if interrupt_at is not None and interrupt_at in said.text:
-            time.sleep(pause)
-            process.send_signal(signal.SIGINT)
-            interrupt_at = None
-        if not some:
-            break
-    os.close(ours)
-    said.code = process.wait()
-    return said
 
 
 def check(said: Said, is_terminal: bool) -> None:

@@ -208,6 +208,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [True, False])
 def test_full_disk(told: bool, small_disk: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     """It fills up at every stage. told: the system says before a write that there is no room; else the write fails."""

@@ -65,6 +65,12 @@ def index_names_a_tensor_that_is_nowhere(source: Path) -> tuple[str, ...]:
 
 
 @kind
+def index_names_a_file_that_cannot_be(source: Path) -> tuple[str, ...]:
+    reshard(source, lambda places: places.update({NORM: "x" * 5000}))
+    return ("which is not a file of this directory", NORM)
+
+
+@kind
 def index_names_the_wrong_shard(source: Path) -> tuple[str, ...]:
     def edit(places: dict[str, str]) -> None:
         places[NORM] = next(file for file in places.values() if file != places[NORM])

@@ -187,7 +187,7 @@ def test_manifest(tmp_path: Path, capsys: Any) -> None:
     (source / "generation_config.json").write_text('{"eos_token_id": [3, 7, 5000]}')
     report = converted(capsys, source, tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
-    assert manifest["format"] == 1
+    assert manifest["format"] == 2
     assert manifest["jaxsink"] == jaxsink.__version__
     assert manifest["dtype"] == "bfloat16"
     assert manifest["parameters"] == report["parameters"]

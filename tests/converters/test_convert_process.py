@@ -117,6 +117,7 @@ def without_progress(text: str) -> str:
     return re.sub(r"(?m)^\[ *\d+ s[^]]*\] .*\n", "", text)
 
 
+@pytest.mark.slow
 def test_the_installed_command(tmp_path: Path) -> None:
     """From a folder that has its own `converters` and `experiments`, with nothing on stderr but signs of life."""
     command = Path(sys.executable).with_name("jaxsink")

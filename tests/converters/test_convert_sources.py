@@ -23,6 +23,7 @@ from support.checkpoints import (
     tensors_of,
     write,
 )
+from support.reference import transformer as reference
 
 import jaxsink
 from jaxsink import JaxsinkError
@@ -128,7 +129,6 @@ UNSUPPORTED = [
     ("llada", "include_bias", True),
     ("llada", "input_emb_norm", True),
     ("llada", "layer_norm_type", "default"),
-    ("llada", "multi_query_attention", True),
     ("llada", "scale_logits", True),
     ("mmada", "rope", False),
     ("llada_moe", "moe_router_score_function", "sigmoid"),
@@ -182,6 +182,10 @@ def test_a_setting_can_be_ignored_by_name(tmp_path: Path, capsys: Any) -> None:
         ("llada", {"embedding_size": 60}, {"vocab": 60, "bos_id": None}),
         ("llada", {"bos_token_id": 7, "eot_token_id": 8}, {"bos_id": 7, "eot_id": 8}),
         ("llada", {"mlp_hidden_size": None}, {"mlp_width": 96}),
+        ("llada", {"n_kv_heads": None}, {"kv_heads": 4}),
+        ("llada", {"n_kv_heads": None, "multi_query_attention": False}, {"kv_heads": 4}),
+        ("llada", {"n_kv_heads": 2, "multi_query_attention": None}, {"kv_heads": 2}),
+        ("mmada", {"n_kv_heads": 1, "multi_query_attention": True}, {"kv_heads": 1}),
         ("gpt2", {"n_inner": 40}, {"mlp_width": 40, "tied": True}),
     ],
 )
@@ -193,6 +197,32 @@ def test_what_settings_mean(family: str, changes: dict[str, Any], expected: dict
     values = config_of(family, **changes)
     config = family_of(values, "test").configure(Settings(values, "test"))
     assert {name: getattr(config, name) for name in expected} == expected
+
+
+def test_llada_whose_heads_share_one_key(tmp_path: Path, capsys: Any) -> None:
+    """`multi_query_attention`, in the words of the original: one kv head, if `n_kv_heads` does not say something else."""
+    source, model = make(tmp_path / "source", "llada", multi_query_attention=True, n_kv_heads=None)
+    config = model.config
+    assert config.kv_heads == 1 and model.layers.attention.k.weight[...].shape == (2, 6, 24)
+    converted(capsys, source, tmp_path / "out", "--verify")
+    tokens = np.random.default_rng(4).integers(4, 40, (2, 9))
+    mask = np.arange(9) >= np.array([[0], [3]])
+    logits, maps = reference.run(config, model.params, tokens, mask)
+    for loaded in (jaxsink.load(source), jaxsink.load(tmp_path / "out")):
+        assert_same(loaded, model)
+        out = jaxsink.forward(loaded, tokens, mask, record=jaxsink.record.maps())
+        np.testing.assert_allclose(np.asarray(out.logits)[mask], logits[mask], atol=1e-4)
+        np.testing.assert_allclose(out.record, maps, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shares", "count"), [(True, 4), (True, 2), (False, 2), (False, 1)])
+def test_kv_heads_that_contradict_each_other(shares: bool, count: int, tmp_path: Path) -> None:
+    source, _ = make(tmp_path / "source", "llada")
+    changed = config_of("llada", multi_query_attention=shares, n_kv_heads=count)
+    (source / "config.json").write_text(json.dumps(changed))
+    words = rf"'multi_query_attention' = {shares} stands for .*, but 'n_kv_heads' is {count}"
+    with pytest.raises(JaxsinkError, match=words):
+        jaxsink.load(source)
 
 
 class Hub:

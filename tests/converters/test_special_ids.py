@@ -69,7 +69,7 @@ class TestMask:
         assert code == 0 and json.loads(out)["config"]["mask_id"] == 11
         with pytest.raises(JaxsinkError, match=r"config\.json: mask_id 50 is outside the vocabulary of 50 rows"):
             jaxsink.load(source, mask_id=50)
-        with pytest.raises(JaxsinkError, match=r"mask_id must be a token id, not 1\.5"):
+        with pytest.raises(JaxsinkError, match=r"mask_id must be a whole number of 0 or more or None, not 1\.5"):
             jaxsink.load(source, mask_id=1.5)  # pyright: ignore[reportArgumentType]
 
     def test_the_user_cannot_contradict_the_files(self, family: str, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_pages_are_as_the_program_writes_them() -> None:
 
 def test_another_result_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     real, changed = findings.finding, {}
-    for name, run in (("fig10", ""), ("paths", findings.EXPLANATIONS)):
+    for name, run in (("fig10", ""), ("fig4", ""), ("paths", findings.EXPLANATIONS)):
         changed[name, run] = json.loads((RESULTS / run / f"{name}.json").read_text(encoding="utf-8"))
         changed[name, run]["tests"][0]["value"] += 0.01
     monkeypatch.setattr(findings, "finding", lambda name, run="": changed.get((name, run)) or real(name, run))

@@ -1,25 +1,18 @@
-"""README.md and docs/ say what is so: their figures are those of the committed results and model cards."""
+"""README.md and docs/speed.md say what is so: versions, badges, links, and what the benchmarks found."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import re
+import tomllib
 
 import pytest
 from support.paths import ROOT
 
-from jaxsink.zoo.resolve import NAMES, resolve
+from jaxsink.version import __version__
 
-STUDY = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-RESULTS = ROOT / "experiments" / "results"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_accuracies_are_those_of_the_cards(name: str) -> None:
-    card = (resolve(name) / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"\*\*Accuracy\*\*: ([\d.]+)% of 1,000 held-out problems", card)
-    assert found and re.search(rf"\| `{name}` \|.*\| {found[1]} % \[", STUDY)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_speed_is_that_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,26 +25,52 @@ def test_speed_is_that_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (folder / "results" / "results.md").read_text(encoding="utf-8") == run.page(results)
 
 
-def test_the_compilers_figures_are_those_of_the_benchmarks() -> None:
-    """Every case of the planner's choice at 512 tokens stands in docs/tpu-performance.md."""
-    page = (ROOT / "docs" / "tpu-performance.md").read_text(encoding="utf-8")
-    results = json.loads((ROOT / "benchmarks" / "results" / "results.json").read_text(encoding="utf-8"))
-    plans = [p for p in results["tpu_compile"]["figures"] if p["length"] == 512 and p["mesh"]["data"] == p["devices"]]
-    assert len(plans) == 20 and all(plan["fits"] for plan in plans)
-    for plan in plans:
-        step, share = plan["step_seconds"], f"{100 * plan['shares']['roofline']:.0f} %"
-        gib, total = f"{plan['needed_per_device'] / 2**30:.2f}", f"{1e3 * step['total']:.1f}"
-        with_collectives = f"| {gib} | {total} | {1e3 * step['collective']:.1f} | {share} |"
-        assert with_collectives in page or re.search(rf"\| {gib}( of 15.75)? \| {total} \| {share} \|", page)
+def test_badges_are_true() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = [line.split(" :: ")[-1] for line in project["classifiers"] if " :: 3." in line]
+    jax = next(line for line in project["dependencies"] if line.startswith("jax>"))
+    badges = dict(re.findall(r"^\[!\[(.*?)\]\(https://img\.shields\.io/badge/(\S+?)-blue\)", README, re.MULTILINE))
+    assert list(badges) == [
+        f"Python {versions[0]} to {versions[-1]}",
+        f"JAX {'.'.join(re.findall(r'[0-9]+', jax)[:2])}",
+        f"License: {project['license']}",
+    ]
+    for label, badge in badges.items():
+        assert re.sub(r"[^a-z0-9.]", "", label.lower()) == re.sub(r"[^a-z0-9.]", "", badge.lower().replace("--", "")), (
+            label
+        )
 
 
-def test_perplexities_are_those_of_the_run() -> None:
-    page = (ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8")
-    results = json.loads((RESULTS / "smollm2" / "gold.json").read_text(encoding="utf-8"))
-    for row in results["conditions"]:
-        assert f"| {row['perplexity']:.2f} [{row['low']:.2f}, {row['high']:.2f}] |" in page
-    for name in ("gsm8k", "humaneval"):
-        results = json.loads((RESULTS / "smollm2" / f"{name}.json").read_text(encoding="utf-8"))
-        assert results["finished"] == {"gsm8k": 200, "humaneval": 164}[name]
-        for row in results["conditions"]:
-            assert f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]" in page
+def test_the_version_is_one() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    dated = re.search(
+        r"^## (\d+\.\d+\.\d+) - (\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M
+    )
+    assert dated and dated[1] == __version__
+    assert f"version: {dated[1]}\ndate-released: {dated[2]}\n" in citation and f"version = {{{dated[1]}}}" in README
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "CHANGELOG.md", "SECURITY.md", "docs/comparison.md", "examples/README.md", "notebooks/README.md"],
+)
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")) if "://" not in link]
+    for link in links:
+        file, _, part = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), link
+        headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE) if part else []
+        assert not part or part in {
+            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+        }, link
+    assert links
+
+
+def test_other_tools_are_compared_by_the_same_columns() -> None:
+    head, _, *lines = re.findall(r"^\|.*\|$", README[README.index("## How it compares") :], re.MULTILINE)
+    names = [name.strip() for name in head.strip("|").split("|")][1:]
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    assert len(lines) >= 6 and all(line.count("|") == head.count("|") for line in lines)
+    assert [name for name in names if not re.search(rf"^\| \[?\**{re.escape(name)}", page, re.MULTILINE)] == []

@@ -73,6 +73,7 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
     return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("select", [None, "top", "first"])
 def test_against_a_slow_transformer(model, found, select: str | None) -> None:
     """The whole map of an unmasked pass is ranked; then no query sees the keys, but for those that see nothing else."""
@@ -125,6 +126,7 @@ def test_what_the_newest_row_loses_is_lost_as_when_the_answer_is_written(model, 
     assert found[question.index, name]["log_prob"] == pytest.approx(float(np.sum(out.log_prob)), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_neither_batch_nor_devices_nor_other_conditions_matter(model, found) -> None:
     job = Evaluation(model, made(), (PLAIN, *EVERY, *NEWEST), seed=5, eps=None)
     for other in (

@@ -120,6 +120,7 @@ def slow_figures(
     return {t: (sum(a for a, _ in found), len(found), np.mean([b for _, b in found])) for t, found in kept.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FILLING)
 @pytest.mark.parametrize("select", [None, "top", "bottom", "first"])
 def test_every_figure_against_a_slow_transformer(found, family: str, select: str | None) -> None:
@@ -138,6 +139,7 @@ def test_every_figure_against_a_slow_transformer(found, family: str, select: str
         assert (line["kl"] > 1e-3) == (select is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", ["decoded", "masked"])
 @pytest.mark.parametrize("family", FILLING)
 def test_keys_hidden_from_the_queries_of_masks_alone(found, family: str, rows: Any) -> None:
@@ -157,6 +159,7 @@ def test_keys_hidden_from_the_queries_of_masks_alone(found, family: str, rows: A
     close({key: lines[key] for key in kept}, {key: found[family][key] for key in kept})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", [{"rows": 1}, {"rows": 100}, {"devices": 2}, {"devices": 8, "rows": 16}, {"mesh": (2, 2)}], ids=str
 )
@@ -170,6 +173,7 @@ def test_rows_and_devices_change_nothing(found, place: dict[str, Any]) -> None:
         close(lines_of(job), found[family])
 
 
+@pytest.mark.slow
 def test_neither_padding_nor_the_other_conditions_change_a_result(found) -> None:
     job = job_of("llada")
     padded = replace(job, exam=replace(job.exam, bucket=32), rows=7)
@@ -185,6 +189,7 @@ def test_neither_padding_nor_the_other_conditions_change_a_result(found) -> None
         assert one["log_prob"] == pytest.approx(other["log_prob"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_canvases_follow_from_seed_question_and_share_alone(found) -> None:
     job = job_of("llada")
     question = job.exam.questions[2]

@@ -13,9 +13,11 @@ from jaxsink import (
     BD3LMSampler,
     DreamSampler,
     FastDLLMv2Sampler,
+    LLaDA2Sampler,
     LLaDASampler,
     MDLMSampler,
     NemotronSampler,
+    SDARSampler,
     SpeculativeSampler,
 )
 from jaxsink.errors import JaxsinkError
@@ -62,7 +64,22 @@ SAMPLERS = {
     "fast-dllm-v2-7b/gsm8k/published": FastDLLMv2Sampler(2048, 32, 32, threshold=1.0),
     "fast-dllm-v2-7b/gsm8k/parallel": FastDLLMv2Sampler(2048, 32, 32, threshold=0.9),
     "fast-dllm-v2-1.5b/gsm8k/published": FastDLLMv2Sampler(2048, 32, 32, threshold=1.0),
+    "llada-1.5/gsm8k/published": LLaDASampler(256, 256, 16, confidence_eos_eot_inf=True),
+    "llada-1.5/humaneval/published": LLaDASampler(512, 512, 32, confidence_eos_eot_inf=True),
+    "dream-7b-base/gsm8k/published": DreamSampler(256, 256, "entropy", temperature=0.0, top_p=0.95),
+    "dream-7b-base/humaneval/published": DreamSampler(512, 512, "entropy", temperature=0.2, top_p=0.95),
+    "llada-moe-7b-a1b-instruct/gsm8k/dinfer": LLaDASampler(1024, 1024, 64, threshold=0.76),
 }
+for size in ("mini", "flash"):
+    SAMPLERS |= {
+        f"llada2.0-{size}/{task}/published": LLaDA2Sampler(2048, 32, 32, 0.95, eos_early_stop=True)
+        for task in ("gsm8k", "humaneval")
+    }
+for size in ("1.7b", "4b", "8b", "30b-a3b"):
+    SAMPLERS |= {
+        f"sdar-{size}-chat/{task}/published": SDARSampler(4096, 4, None, stop_at_eos=True)
+        for task in ("gsm8k", "humaneval")
+    }
 REPORTED = {  # per cent; "study" is Table 1 without masking
     "dream-7b-instruct/gsm8k/study": 82,
     "llada-8b-instruct/gsm8k/study": 76,
@@ -75,6 +92,22 @@ REPORTED = {  # per cent; "study" is Table 1 without masking
     "llada-8b-instruct/gsm8k/block-8": 78.6,
     "llada-8b-instruct/gsm8k/one-block": 69.4,
     "llada-8b-instruct/humaneval/one-block": 49.4,
+    "llada-1.5/gsm8k/published": 83.8,
+    "llada-1.5/humaneval/published": 52.4,
+    "dream-7b-base/gsm8k/published": 77.2,
+    "dream-7b-base/humaneval/published": 57.9,
+    "llada2.0-mini/gsm8k/published": 94.24,
+    "llada2.0-mini/humaneval/published": 86.59,
+    "llada2.0-flash/gsm8k/published": 96.06,
+    "llada2.0-flash/humaneval/published": 94.51,
+    "sdar-1.7b-chat/gsm8k/published": 80.1,
+    "sdar-1.7b-chat/humaneval/published": 61.6,
+    "sdar-4b-chat/gsm8k/published": 89.9,
+    "sdar-4b-chat/humaneval/published": 72.0,
+    "sdar-8b-chat/gsm8k/published": 91.3,
+    "sdar-8b-chat/humaneval/published": 78.7,
+    "sdar-30b-a3b-chat/gsm8k/published": 91.4,
+    "sdar-30b-a3b-chat/humaneval/published": 87.2,
 }
 
 
@@ -100,9 +133,7 @@ def test_digests_tell_settings_apart() -> None:
 
 
 def test_unknown_settings_are_explained() -> None:
-    with pytest.raises(
-        JaxsinkError, match=r"unknown evaluation setting 'x'; choose one of llada-8b-instruct/gsm8k/study"
-    ):
+    with pytest.raises(JaxsinkError, match=r"unknown evaluation setting 'x'; `jaxsink models` lists all"):
         get_setting("x")
     for broken in ({}, {"shots": 1}, {**SETTINGS["dream-7b-instruct/gsm8k/study"].to_dict(), "more": 1}):
         with pytest.raises(JaxsinkError, match="not an evaluation setting"):
@@ -139,6 +170,30 @@ def test_fast_dllms_prompt() -> None:
     system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
     asked = "<|im_start|>user\nQuestion: How many {eggs}?\nAnswer:<|im_end|>\n<|im_start|>assistant\n"
     assert text == f"<|im_start|>system\n{system}<|im_end|>\n{asked}"
+
+
+def test_prompts_of_block_diffusion_models() -> None:
+    boxed = "How many {eggs}?\nPlease reason step by step, and put your final answer within \\boxed{}."
+    (text,) = prompt_texts(get_setting("llada2.0-mini/gsm8k/published"), [QUESTION])
+    off = "<role>SYSTEM</role>detailed thinking off<|role_end|>"
+    assert text == f"{off}<role>HUMAN</role>{boxed}<|role_end|><role>ASSISTANT</role>"
+    (text,) = prompt_texts(get_setting("sdar-8b-chat/gsm8k/published"), [QUESTION])
+    assert text == f"<|im_start|>user\n{boxed}<|im_end|>\n<|im_start|>assistant\n"
+    (text,) = prompt_texts(get_setting("nemotron-labs-diffusion-8b/gsm8k/published"), [QUESTION])
+    asked = "Put the final numerical answer inside \\boxed{} at the very end.\n\nHow many {eggs}?<|im_end|>\n"
+    assert text.endswith(f"{asked}<|im_start|>assistant\n<think></think>")
+    (text,) = prompt_texts(get_setting("llada-moe-7b-a1b-instruct/gsm8k/dinfer"), [QUESTION], TRAIN)
+    assert text.startswith(
+        f"{off}<role>HUMAN</role>Question: Question 7364?\nPlease reason step by step\nAnswer: She has"
+    )
+    assert text.count("<role>") == 3 and text.count("The answer is 7\n\nQuestion: ") == 4
+
+
+def test_dream_bases_prompts_are_plain_text() -> None:
+    (text,) = prompt_texts(get_setting("dream-7b-base/gsm8k/published"), [QUESTION], TRAIN)
+    shots = "".join(f"Q: Question {n}?\nA: She has 3 + 4 = 7 eggs.\nThe answer is 7\n\n" for n in range(8))
+    assert text == f"{shots}Q: How many {{eggs}}?\nA:"
+    assert prompt_texts(get_setting("dream-7b-base/humaneval/published"), [FUNCTION]) == [FUNCTION.question]
 
 
 def test_mmadas_prompt_has_drawn_shots_in_one_turn() -> None:

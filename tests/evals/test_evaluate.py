@@ -99,6 +99,7 @@ def slow_counts(out: jaxsink.Generation, mask_id: int | None) -> dict[str, Any]:
     return {**found, "tokens": dict(at), "places": dict(places)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "checked"), [("mini-llada", (1, 4)), ("mini-dream", (4,)), ("mini-llama", (4,))])
 def test_lines_are_those_of_single_runs(name: str, checked: tuple[int, ...], tmp_path: Path) -> None:
     """Text, score and steps of every question and condition alone; sinks by loops over the full record."""
@@ -132,6 +133,7 @@ def test_lines_are_those_of_single_runs(name: str, checked: tuple[int, ...], tmp
     assert len({line["text"] for line in lines.values()}) > 5  # the conditions do something
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
     [{"rows": 1}, {"rows": 100}, {"devices": 2}, {"devices": 8}, {"mesh": (2, 2)}],
@@ -423,6 +425,7 @@ def test_sinks_are_compared_with_every_kind_of_random_keys_under_the_same_settin
     assert len(found) == len(set(found)) == 14 + 2 * 2 * 3 + 1
 
 
+@pytest.mark.slow
 def test_matched_controls_on_the_command_line(tmp_path: Path, capsys, monkeypatch) -> None:
     """All conditions in one program, K as a share, and the tables with their tests."""
     monkeypatch.setenv("JAXSINK_COMPILE_CACHE", "off")
@@ -462,6 +465,7 @@ def command(*words: str) -> int:
     return args.run(args)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("JAXSINK_COMPILE_CACHE", "off")
     model, out = str(tmp_path / "model"), str(tmp_path / "out")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,10 +26,11 @@ from jaxsink.parallel import make_mesh, shard
 from jaxsink.planner import here
 from jaxsink.planner.choose import choices
 from jaxsink.planner.compile import lower
-from jaxsink.planner.topology import CHIPS, GIB, Topology, parse_topology
+from jaxsink.planner.topology import GIB, Topology
+from jaxsink.planner.tpu import CHIPS, parse_slice
 from jaxsink.planner.workload import Workload, exam_workload, published_workload, table_1_conditions
 from jaxsink.runs.stopping import never
-from jaxsink.sampling import execution
+from jaxsink.sampling import execution, whole_run
 from jaxsink.sampling.execution import Program
 from jaxsink.tasks.exam import Exam, Question
 from jaxsink.tasks.score import Score
@@ -39,7 +39,6 @@ from jaxsink.zoo.presets import PRESETS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-generating = importlib.import_module("jaxsink.sampling.generate")
 MESHES = ((1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (2, 4), (1, 8))
 ROWS = (8, 13, 32, 80)
 FAMILY = {
@@ -47,6 +46,8 @@ FAMILY = {
     "llada": "llada-8b-instruct",
     "dream": "dream-7b-instruct",
     "autoregressive": "llama-3.1-8b-instruct",
+    "llada2": "llada2.0-mini",
+    "sdar": "sdar-1.7b",
 }
 FAMILY |= dict.fromkeys(("nemotron", "speculative"), "nemotron-labs-diffusion-8b")
 FAMILY |= {kind: f"qwen3-0.6b-diffusion-{kind}" for kind in ("mdlm", "bd3lm")}
@@ -56,7 +57,9 @@ FAMILY |= {kind: f"qwen3-0.6b-diffusion-{kind}" for kind in ("mdlm", "bd3lm")}
 def tiny(decoder: str, mesh: tuple[int, int]) -> jaxsink.Model:
     """A model of the kind that is next to nothing; only its shapes are looked at."""
     published = PRESETS[FAMILY[decoder]]
-    sizes = {"layers": 1, "width": 16, "heads": 8, "kv_heads": 8, "head_dim": 2, "mlp_width": 16}
+    sizes: dict[str, Any] = {"layers": 1, "width": 16, "heads": 8, "kv_heads": 8, "head_dim": 2, "mlp_width": 16}
+    if published.experts is not None:
+        sizes |= {"experts": None, "dense_layers": 0, "dense_width": None, "rotary_dim": None}
     ids = {"mask_id": 3 if published.is_diffusion else None, "eos_ids": (1,), "bos_id": 2, "pad_id": 0, "eot_id": 1}
     model = jaxsink.init(published.replace(vocab=tokenizer().size, text_vocab=64, **sizes, **ids))
     return shard(model, make_mesh(*mesh, jax.devices()[: mesh[0] * mesh[1]]))
@@ -105,10 +108,11 @@ def programs(monkeypatch) -> list[Ran]:
         )
         return carry, ()
 
-    monkeypatch.setattr(generating, "run", run)
+    monkeypatch.setattr(whole_run, "run", run)
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_is_planned_is_what_runs(name: str, mesh: tuple[int, int], programs: list[Ran]) -> None:
@@ -229,15 +233,15 @@ def llada_work(dtype: str = "bfloat16") -> Workload:
 
 def test_the_cheapest_mesh_cuts_the_weights_no_more_than_memory_asks() -> None:
     work = llada_work()
-    (v5e, *others), (v6e, *_) = (choices(work, parse_topology(f"{kind}:2x4"), jax.devices()) for kind in ("v5e", "v6e"))
+    (v5e, *others), (v6e, *_) = (choices(work, parse_slice(f"{kind}:2x4"), jax.devices()) for kind in ("v5e", "v6e"))
     assert v5e.mesh == v6e.mesh == (8, 1) and v5e.fits and v6e.fits
     assert v5e.rows < v5e.wanted and v6e.rows == v6e.wanted  # 15 of 15.75 GiB are weights, there is room on a v6e
     assert [one.seconds for one in others] == sorted(one.seconds for one in others)
-    (int8, *_) = choices(llada_work("int8"), parse_topology("v5e:2x4"), jax.devices())
+    (int8, *_) = choices(llada_work("int8"), parse_slice("v5e:2x4"), jax.devices())
     assert int8.rows > v5e.rows and int8.bytes < 0.75 * v5e.bytes
-    (fixed,) = choices(work, parse_topology("v5e:2x4"), jax.devices(), (4, 2), 40)
+    (fixed,) = choices(work, parse_slice("v5e:2x4"), jax.devices(), (4, 2), 40)
     assert (fixed.mesh, fixed.rows) == ((4, 2), 40)
-    small = Topology("small", replace(CHIPS["v5e"], hbm=GIB), (8,))
+    small = Topology("small", replace(CHIPS["v5e"], hbm=GIB), 8)
     assert not any(one.fits for one in choices(work, small, jax.devices()))
 
 
@@ -261,7 +265,7 @@ def test_evaluate_chooses_by_the_memory_of_the_devices(monkeypatch) -> None:
         lambda data, model, found: make_mesh(data, model, jax.devices()[: len(found)]),
     )
     place = here.find_place(work, devices, None, None, None)
-    (planned, *_) = choices(work, parse_topology("v6e:2x4"), jax.devices())
+    (planned, *_) = choices(work, parse_slice("v6e:2x4"), jax.devices())
     assert place.choice == planned and place.rows == planned.rows
     assert place.mesh is not None and (place.mesh.shape["data"], place.mesh.shape["model"]) == planned.mesh
     line = place.describe(work)

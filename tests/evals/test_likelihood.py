@@ -125,6 +125,7 @@ def test_greedy_answers_are_those_filled_surest_first(models, name: str) -> None
     assert [one.is_greedy for one in found] == [True] * 3 + [False] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama3.1", *DIFFUSION, *BLOCKS])
 @pytest.mark.parametrize(
     "policy", [None, MaskSinks(1, select="random"), MaskSinks(1, select="partner")], ids=["plain", "masked", "partner"]

@@ -210,17 +210,17 @@ def test_mcnemar_of_many_pairs() -> None:
         (lambda: stats.bootstrap([]), "at least one prompt"),
         (lambda: stats.bootstrap(3.0), "at least one prompt"),
         (lambda: stats.bootstrap([1.0, math.nan]), "prompt 1 has NaN"),
-        (lambda: stats.bootstrap([math.inf, 1.0]), "prompt 0 has NaN or infinity"),
-        (lambda: stats.bootstrap(["a", "b"]), "must be numbers"),
-        (lambda: stats.bootstrap([[1.0], [1.0, 2.0]]), "must be numbers"),
-        (lambda: stats.bootstrap([1.0], resamples=0), "resamples must be at least 1"),
-        (lambda: stats.bootstrap([1.0], level=1.0), "level must lie"),
+        (lambda: stats.bootstrap([math.inf, 1.0]), "values must hold finite numbers"),
+        (lambda: stats.bootstrap(["a", "b"]), "values must be an array of numbers"),
+        (lambda: stats.bootstrap([[1.0], [1.0, 2.0]]), "values must be an array of numbers"),
+        (lambda: stats.bootstrap([1.0], resamples=0), "resamples must be a positive whole number"),
+        (lambda: stats.bootstrap([1.0], level=1.0), "level must be a finite number above 0 and below 1"),
         (lambda: stats.bootstrap([1.0, 2.0], lambda x, axis: x.sum(axis) * math.nan), "NaN for some resamples"),
-        (lambda: stats.wilson(1, 0), "1 successes out of 0"),
-        (lambda: stats.wilson(-1, 3), "-1 successes"),
+        (lambda: stats.wilson(1, 0), "n must be a positive whole number"),
+        (lambda: stats.wilson(-1, 3), "successes must be a whole number of 0 or more"),
         (lambda: stats.wilson(4, 3), "4 successes"),
-        (lambda: stats.wilson(0.5, 3), "0.5 successes"),  # type: ignore[arg-type]
-        (lambda: stats.wilson(1, 3, level=0), "level must lie"),
+        (lambda: stats.wilson(0.5, 3), "successes must be a whole number"),  # type: ignore[arg-type]
+        (lambda: stats.wilson(1, 3, level=0), "level must be a finite number above 0 and below 1"),
         (lambda: stats.paired_difference([1.0], [1.0, 2.0]), r"same prompts .* \(1,\) and \(2,\)"),
         (lambda: stats.paired_difference([1.0], [math.nan]), "^b must be finite"),
         (lambda: stats.mcnemar([True], [True, False]), "same prompts"),
@@ -257,7 +257,10 @@ def test_holm_by_hand() -> None:
     assert stats.holm([0.5, 0.9]) == [1.0, 1.0] and stats.holm([]) == [] and stats.holm([0.2]) == [0.2]
 
 
-@pytest.mark.parametrize("counts", [(1, 0, 0, 1), (-1, 3, 0, 1), (0, 1, 4, 3)])
-def test_fisher_refuses_what_is_no_count(counts: tuple[int, int, int, int]) -> None:
-    with pytest.raises(JaxsinkError, match="right out of"):
+@pytest.mark.parametrize(
+    ("counts", "complaint"),
+    [((1, 0, 0, 1), "n_a must"), ((-1, 3, 0, 1), "right_a must"), ((0, 1, 4, 3), "4 right out of 3")],
+)
+def test_fisher_refuses_what_is_no_count(counts: tuple[int, int, int, int], complaint: str) -> None:
+    with pytest.raises(JaxsinkError, match=complaint):
         stats.fisher(*counts)

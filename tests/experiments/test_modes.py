@@ -22,6 +22,17 @@ from jaxsink.study.run import conduct
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+def a2d_subject() -> Any:
+    """A causal model that was adapted to fill masks in both directions, each at its own position, as dllm does it."""
+    mask = random_subject("mini-llada").mask_id
+    arm = random_subject("mini-llama", attention="bidirectional", mask_id=mask)
+    return replace(arm, sampler=jaxsink.MDLMSampler(8, 8, 8))
+
+
+def subject_of(name: str) -> Any:
+    return a2d_subject() if name == "a2d" else random_subject(name)
+
+
 def gallery_of(subject: Any, texts: int = 3, prompt: int = 5, response: int = 7) -> Any:
     """Texts of prompt and response, the first of them padded on the left."""
     length = prompt + response
@@ -72,10 +83,10 @@ def test_asked_tokens_are_of_the_response_up_to_its_end() -> None:
     np.testing.assert_array_equal(wanted, modes.asked(gallery, (3,)))
 
 
-@pytest.mark.parametrize("name", ["mini-llada", "mini-llama"])
+@pytest.mark.parametrize("name", ["mini-llada", "mini-llama", "a2d"])
 @pytest.mark.parametrize("mode", modes.MODES)
 def test_losses_against_one_text_at_a_time(name: str, mode: Any) -> None:
-    subject = random_subject(name)
+    subject = subject_of(name)
     gallery = gallery_of(subject)
     found = modes.losses(subject, gallery, mode)
     wanted = modes.asked(gallery, subject.model.config.eos_ids)
@@ -111,13 +122,17 @@ def test_modes_of_a_subject() -> None:
     arm, dlm = random_subject("mini-llama"), random_subject("mini-dream")
     assert (modes.own(arm), modes.opposite(arm)) == ("causal", "bidirectional")
     assert (modes.own(dlm), modes.opposite(dlm)) == ("bidirectional", "causal")
-    blocks = modes.in_mode(dlm, "block_causal")
-    assert (blocks.model.config.attention, blocks.model.config.block_length) == ("block_causal", modes.BLOCK)
+    a2d, named = a2d_subject(), random_subject("mini-llada", usual_block=5)
+    assert (modes.own(a2d), modes.opposite(a2d), a2d.is_diffusion) == ("bidirectional", "causal", True)
+    for subject, length in ((dlm, modes.BLOCK), (a2d, modes.BLOCK), (named, 5)):
+        config = modes.in_mode(subject, "block_causal").model.config
+        assert (config.attention, config.block_length) == ("block_causal", length)
 
 
 @pytest.mark.slow
-def test_a_study_of_random_weights_supports_nothing(tmp_path: Path) -> None:
-    study = Study([random_subject("mini-llada")], tmp_path, problems=4, generations=6, untrained=4)
+@pytest.mark.parametrize("name", ["mini-llada", "a2d"])
+def test_a_study_of_random_weights_supports_nothing(name: str, tmp_path: Path) -> None:
+    study = Study([subject_of(name)], tmp_path, problems=4, generations=6, untrained=4)
     (finding,) = conduct(study, choose_experiments(["modes"]))
     assert len(finding.tests) == 6 and not any(test.verdict == "supported" for test in finding.tests)
     (table,) = finding.tables

@@ -43,7 +43,7 @@ def measured(name: str, is_diffusion: bool, nats: dict[tuple[str, str], float]) 
 def test_every_kind_has_both_protocols_and_its_own_goes_without_saying() -> None:
     arm, dlm = random_subject("mini-llama"), random_subject("mini-llada")
     study: Any = None
-    assert len(protocol.conditions(arm, study)) == len(protocol.conditions(dlm, study)) == 11
+    assert len(protocol.conditions(arm, study)) == len(protocol.conditions(dlm, study)) == 15
     assert protocol.condition(arm, protocol.EVERY, "the top key") == hide(1, rows="all")
     assert protocol.condition(arm, protocol.FEW, "5 top keys") == hide(5)
     assert protocol.condition(dlm, protocol.EVERY, "the first token") == hide(1, "first")
@@ -67,18 +67,34 @@ def test_a_sink_that_few_rows_lose_is_held_against_one_that_all_lose() -> None:
     turned = measured("m", False, {(protocol.EVERY, first): 1.0, (protocol.FEW, first): 0.0})
     assert verdict_of(list(protocol.protocol_tests(turned)), f"{first} hidden from newest")[0] == "refuted"
     same = measured("m", True, {})
-    assert verdict_of(list(protocol.protocol_tests(same)), "5 top keys")[0] != "supported"
+    assert verdict_of(list(protocol.protocol_tests(same)), "with 5 top keys hidden")[0] != "supported"
 
 
 @pytest.mark.parametrize("rows", protocol.PROTOCOLS)
 @pytest.mark.parametrize(
-    ("other", "expected"), [("a partner", "refuted"), ("equal mass", "refuted"), ("5 top keys", "supported")]
+    ("hidden", "other", "expected"),
+    [
+        ("the top key", "a partner", "refuted"),
+        ("the top key", "equal mass", "refuted"),
+        ("the top key", "5 partners", "supported"),
+        ("5 top keys", "5 partners", "refuted"),
+        ("5 top keys", "equal mass to 5", "refuted"),
+        ("5 top keys", "a partner", "supported"),
+    ],
 )
-def test_sinks_are_held_against_both_controls_under_both_protocols(rows: str, other: str, expected: str) -> None:
-    made = measured("m", True, {(rows, "the top key"): 0.5, (rows, other): 0.9})
-    tests = decide(list(protocol.protocol_tests(made)))
-    (test,) = (test for test in tests if len(test.comparisons) == 2 and rows in test.statistic)
-    assert test.verdict == expected and [one.null for one in test.comparisons] == ["a partner", "equal mass"]
+def test_sinks_are_held_against_both_controls_under_both_protocols(
+    rows: str, hidden: str, other: str, expected: str
+) -> None:
+    made = measured("m", True, {(rows, hidden): 0.5, (rows, other): 0.9})
+    words = f"nats per token lost with {hidden}, and not with others, hidden from {rows}"
+    verdict, test = verdict_of(list(protocol.protocol_tests(made)), words)
+    assert verdict == expected and [one.null for one in test.comparisons] == list(protocol.CONTROLS[hidden])
+
+
+def test_controls_of_five_keys_are_five_keys() -> None:
+    dlm = random_subject("mini-llada")
+    assert protocol.condition(dlm, protocol.EVERY, "5 partners") == hide(5, "partner")
+    assert protocol.condition(dlm, protocol.FEW, "equal mass to 5") == hide(5, "mass", rows="decoded")
 
 
 def test_kinds_are_compared_under_the_same_protocol_and_as_in_the_paper() -> None:
@@ -114,17 +130,20 @@ def test_texts_are_held_against_the_unmasked_ones() -> None:
     one = measured("m", True, {})
     few, every = (protocol.condition(one.subject, p, "the first token") for p in (protocol.FEW, protocol.EVERY))
     kept = dict.fromkeys(one.losses, plain)
-    kept |= {few: answers([f"never {n}" for n in range(8)], right=False)}
+    kept |= {few: answers([f"{'never ' * (n % 3 + 1)}{n}" for n in range(8)], right=False)}
     one = replace(one, answers=kept, subject=SimpleNamespace(**{**vars(one.subject), "graded": True}))
     tests = {test.statistic: test for test in decide(list(protocol.answer_tests(one, clusters)))}
     changed = tests["change of the written text with the first token hidden from newest or decoded rows"]
     assert changed.verdict == "supported" and changed.value > 0.6 and changed.comparisons[0].null_value == 0
     lost = tests["problems lost with the first token hidden from newest or decoded rows"]
     assert lost.value == 1.0 and lost.comparisons[0].difference == 1.0
-    lines = {(line["hidden"], line["from"]): line for line in protocol.answer_lines(one)}
-    assert len(lines) == 11 and lines["the first token", protocol.FEW]["solved"] == 0
+    lines = {(line["hidden"], line["from"]): line for line in protocol.answer_lines(one, clusters)}
+    assert len(lines) == 15 and lines["the first token", protocol.FEW]["solved"] == 0
     assert lines["the first token", protocol.EVERY]["change of text"] == 0 and lines["nothing", ""]["solved"] == 1
     assert list(protocol.answer_tests(replace(one, answers={}), clusters)) == []
+    fewer = lines["the first token", protocol.FEW]
+    assert fewer["change of text: low"] < fewer["change of text"] < fewer["change of text: high"] <= 1
+    assert lines["nothing", ""]["solved: low"] < 1 == lines["nothing", ""]["solved: high"]
     assert str(every) in "".join(protocol.by_problem(one, clusters)[3])
     few_problems = list(protocol.answer_tests(one, ["a", "b"] * 4))
     assert {test.why for test in few_problems} == {"2 problems are too few"}
@@ -134,7 +153,7 @@ def test_texts_are_held_against_the_unmasked_ones() -> None:
 @pytest.mark.parametrize(("name", "rows"), [("mini-llama", "newest"), ("mini-llama", "all"), ("mini-dream", "decoded")])
 def test_where_the_attention_goes(name: str, rows: Any, tmp_path: Path) -> None:
     """Of the queries that lose keys, by generations of their own."""
-    subject, study = random_subject(name), Study([], tmp_path, seed=3)
+    subject, study = random_subject(name), Study([], tmp_path, generations=2, seed=3)
     moved, kept = Moved.of(study, subject, rows), study.arrays(subject, Succession(rows))
     assert kept["first share"].shape[2] == PROBLEMS
     np.testing.assert_allclose(kept["first share"].sum(axis=-1)[:, 0][kept["first taken"]], 1.0, rtol=1e-5)
@@ -157,19 +176,33 @@ def test_where_the_attention_goes(name: str, rows: Any, tmp_path: Path) -> None:
     line, to = moved.line(), moved.successor
     assert to > 0 and line["0: before"] > line["0: after"] and line["successor: after"] > line["successor: before"]
     assert 1 <= line["steps needed"] < len(moved.after.share)
+    assert line["texts"] == PROBLEMS
+    taken = kept["first taken"][1:, 1]
+    shares = kept["first share"][1:, :, 1][taken]
+    np.testing.assert_allclose(moved.after.of_each[1], shares.mean(axis=(0, 1)), rtol=1e-5)
+    assert line["successor: gain"] == pytest.approx(line["successor: after"] - line["successor: before"])
+    assert line["successor: gain: low"] < line["successor: gain"] < line["successor: gain: high"]
     by_step = list(moved.by_step())
     assert len(list(moved.by_layer())) == 2
     assert by_step[0]["first: after"] == pytest.approx(by_step[0]["first: before"])  # the first step hides nothing
 
 
+def test_as_many_texts_as_the_study_records(tmp_path: Path) -> None:
+    subject, few, many = random_subject("mini-llama"), *(Study([], tmp_path, generations=n) for n in (2, 20))
+    spec = Succession("newest")
+    assert [spec.problems(study) for study in (few, many)] == [PROBLEMS, 20]
+    assert len(spec.clusters(many, subject)) == 20 and spec.path(few, subject) != spec.path(many, subject)
+
+
 @pytest.mark.usefixtures("quick_compilation")
 def test_where_the_attention_goes_on_a_cache(tmp_path: Path) -> None:
-    subject, study = random_subject("mini-llada").writing(cache="dual"), Study([], tmp_path, seed=3)
+    subject, study = random_subject("mini-llada").writing(cache="dual"), Study([], tmp_path, generations=2, seed=3)
     for rows in protocol.PROTOCOLS:
         line = Moved.of(study, subject, protocol.rows_of(subject, rows)).line()
         assert line["0: after"] == pytest.approx(0, abs=1e-6) and line["0: before"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_plain_text_has_losses_and_texts_but_no_grades(tmp_path: Path) -> None:
     text = tmp_path / "book.txt"
@@ -179,7 +212,7 @@ def test_plain_text_has_losses_and_texts_but_no_grades(tmp_path: Path) -> None:
     study = Study(subjects, tmp_path / "study", problems=8, generations=2, rows=16, untrained=0, answers=5)
     (finding,) = conduct(study, choose_experiments(["protocol"]))
     titles = {table.title: table for table in finding.tables}
-    assert len(titles["Loss of given text"].rows) == 10 and len(titles["Written answers"].rows) == 22
+    assert len(titles["Loss of given text"].rows) == 14 and len(titles["Written answers"].rows) == 30
     assert "solved" not in titles["Written answers"].columns and not any(
         "problems" in t.statistic for t in finding.tests
     )

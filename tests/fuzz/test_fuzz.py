@@ -3,13 +3,13 @@
 Every test damages a sound file in two ways: bytes anywhere, and values of other kinds in the places of its JSON. It must
 end in time, without a panic, a traceback, or memory that a value asked for.
 
-JAXSINK_FUZZ=N tries N examples per test instead of the few that a quick run has; two minutes are enough for a thousand.
+JAXSINK_FUZZ=SECONDS shares that time among the tests, instead of the few examples that a quick run has: each stops by itself
+when its part is over, says how many it tried, and a failure is shrunk and shown however long that takes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,30 +18,29 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.checkpoints import config_of, make, random_model
-from support.damage import Edit, damage, edits
+from support.damage import Edit, damage, edits, places
+from support.fuzzing import fuzzed
+from support.made_evaluation import ANSWER, SPEED, make_evaluation
+from support.made_evaluation import MANIFEST as MANIFEST_OF_A_RUN
 
 import jaxsink
+from jaxsink.checkpoints.integrity import sealed
 from jaxsink.checkpoints.load import describe_checkpoint
 from jaxsink.checkpoints.storage import MANIFEST, Reader
 from jaxsink.errors import JaxsinkError
-from jaxsink.evals.summary import summarise
+from jaxsink.evals.prepare import sum_up
 from jaxsink.nn.config import ModelConfig
-from jaxsink.runs.lines import encoded
-from jaxsink.runs.run import about
+from jaxsink.sampling.record_file import flatten, read_record
+from jaxsink.tasks.vocabulary import tokenizer as task_tokenizer
 from jaxsink.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 MORE_MEMORY = 2 << 30  # bytes that a test may take beyond what the process has
-fuzzed = settings(
-    max_examples=int(os.environ.get("JAXSINK_FUZZ", "40")),
-    deadline=20_000,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -56,14 +55,6 @@ VALUES = st.one_of(
 )
 CHANGE = st.tuples(st.integers(0, 10**6), st.sampled_from(["set", "remove", "add"]), VALUES)
 CHANGES = st.lists(CHANGE, min_size=1, max_size=3)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something stands in a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in inner:
-        yield (*path, key)
-        yield from places(part, (*path, key))
 
 
 def changed(value: Any, changes: list[tuple[int, str, Any]]) -> Any:
@@ -138,9 +129,11 @@ def test_configurations(changes: list[tuple[int, str, Any]]) -> None:
 @fuzzed
 @given(CHANGES)
 def test_manifests(saved: Path, changes: list[tuple[int, str, Any]]) -> None:
-    """A manifest that is accepted fits the arrays that are there."""
+    """A manifest that is accepted fits the arrays that are there. Its seal fits, or its fields would not be looked at."""
     with copied(saved, MANIFEST) as (folder, manifest):
-        manifest.write_text(json.dumps(changed(json.loads(manifest.read_text()), changes)))
+        values = changed(json.loads(manifest.read_text()), changes)
+        fits = isinstance(values.get("checksums"), dict)
+        manifest.write_text(json.dumps(sealed(values) if fits else values))
         reader = answer(lambda: Reader(folder))
         if reader is not None and answer(lambda: reader.check_arrays() or True):
             model = answer(lambda: jaxsink.load(folder))
@@ -206,34 +199,86 @@ def test_tokenizers(
     shutil.rmtree(folder)
 
 
-MANIFEST_OF_A_RUN: dict[str, Any] = {
-    "exam": {"name": "task", "questions": 2, "setting": {}, "benchmark": "task", "gold": False},
-    "model": {"family": "llama", "fingerprint": "x"},
-    "conditions": {"K = 0": {}},
-    "eps": None,
-    "seed": 0,
-    "reported": None,
-}
-ANSWER = {"index": 0, "task_id": "a", "condition": "K = 0", "text": "3", "correct": True, "steps": 4}
-SPEED = {"first": True, "seconds": 1.5, "questions": 2, "tokens": 9}
+ONLY_CONDITION = list(places(MANIFEST_OF_A_RUN)).index(("conditions", "K = 0"))
 
 
 @fuzzed
 @given(CHANGES, st.sampled_from(["manifest", "results", "speed"]))
+@example([(ONLY_CONDITION, "remove", None)], "manifest")
+@example([(0, "set", None)], "manifest")  # no exam
 def test_results(tmp_path_factory: pytest.TempPathFactory, changes: Any, which: str) -> None:
     """Lines whose checksum is right, so that only their values are wrong."""
     folder = tmp_path_factory.mktemp("run")
-    parts: dict[str, Any] = {
-        "manifest": {**MANIFEST_OF_A_RUN, **about("evaluation")},
-        "results": ANSWER,
-        "speed": SPEED,
-    }
+    parts = {"manifest": MANIFEST_OF_A_RUN, "results": ANSWER, "speed": SPEED}
     parts[which] = changed(parts[which], changes)
-    (folder / "manifest.json").write_text(json.dumps(parts["manifest"]))
-    for name in ("results", "speed"):
-        (folder / f"{name}-0001.jsonl").write_bytes(encoded(parts[name]))
-    answer(lambda: summarise(folder, str))
+    make_evaluation(folder, **parts)
+    results = answer(lambda: sum_up(folder, "task", task_tokenizer()))
+    if results is not None:  # what is accepted fits
+        line, speed = parts["results"], parts["speed"]
+        exam, known = parts["manifest"]["exam"], parts["manifest"]["conditions"]
+        assert line["condition"] in known and is_count(line["index"]) and is_count(exam["questions"])
+        assert all(is_count(line[name]) for name in ("steps", "tokens") if name in line)
+        assert all(isinstance(line[name], str) for name in ("task_id", "found") if name in line)
+        sinks = line.get("sinks")
+        assert sinks is None or all(map(is_count, (*sinks["layers"], *sinks["tokens"].values(), sinks["total"])))
+        assert isinstance(speed["first"], bool) and is_count(speed["tokens"])
+        assert all(0 <= speed[name] < 1e16 for name in ("seconds", "questions"))
     shutil.rmtree(folder)
+
+
+ARRAYS: dict[str, Callable[[np.ndarray], Any]] = {
+    "gone": lambda v: None,
+    "NaN": lambda v: np.full(v.shape, np.nan),
+    "one number": lambda v: np.int64(3),
+    "empty": lambda v: v[:0] if v.ndim else np.zeros(0),
+    "a text": lambda v: np.array("x[/b]"),
+    "texts": lambda v: np.full(v.shape, "\ud800"),
+    "half": lambda v: v[..., : v.shape[-1] // 2] if v.ndim else v,
+    "negative": lambda v: -np.nan_to_num(v).astype(int) - 5 if v.dtype.kind != "U" else np.array("-"),
+    "huge": lambda v: v + 10**9 if v.dtype.kind in "if" else np.array("y" * 10**6),
+    "another axis": lambda v: v[None],
+    "an axis less": lambda v: v[0] if v.ndim and len(v) else v,
+    "the other way round": lambda v: v.T,
+    "truth values": lambda v: v != v.flat[0] if v.size else v.astype(bool),
+    "JSON": lambda v: np.array("3"),
+    "floats": lambda v: v.astype(float) if v.dtype.kind != "U" else np.zeros(v.shape),
+}
+CHANGED = st.tuples(st.integers(0, 10**6), st.sampled_from(sorted(ARRAYS)))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "sound.npz"
+    what = "received,by_query,lens,top"
+    jaxsink.respond("mini-llada", "Mia has 4 apples.", tokens=4, steps=4, record=path, record_what=what)
+    return path
+
+
+@fuzzed
+@given(st.lists(CHANGED, min_size=1, max_size=2), st.booleans(), edits)
+def test_recorded_generations(
+    recorded: Path, changes: list[tuple[int, str]], as_bytes: bool, byte_edits: list[Edit]
+) -> None:
+    path = recorded.with_name("damaged.npz")
+    if as_bytes:
+        path.write_bytes(damage(recorded.read_bytes(), byte_edits))
+    else:
+        with np.load(recorded) as file:
+            arrays = {name: file[name] for name in file.files}
+        for number, how in changes:
+            name = sorted(arrays)[number % len(arrays)]
+            arrays[name] = ARRAYS[how](arrays[name])
+            arrays = {name: value for name, value in arrays.items() if value is not None}
+        np.savez(path, allow_pickle=False, **arrays)
+    if answer(lambda: jaxsink.report.report(path, out=path.with_suffix(".html"))) is not None:
+        generation, texts, settings = read_record(path)
+        assert generation.tokens.dtype == generation.committed_at.dtype == np.int32 and generation.mask.any()
+        assert np.shape(texts) == generation.tokens.shape and isinstance(settings, dict)
+        assert all(np.isfinite(leaf).all() for leaf in flatten(generation.record).values())
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= 1 << 53
 
 
 @contextmanager

@@ -159,6 +159,7 @@ def test_a_row_of_nothing_but_padding_stays_finite() -> None:
     assert (out.record[:, 1] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "length"), [("dream", 1), ("mistral", 127), ("sdar", 129), ("dream", 300)])
 def test_backends_agree_across_block_edges(family: str, length: int) -> None:
     config = FAMILIES[family].replace(max_positions=512)

@@ -16,13 +16,14 @@ from jaxsink.evals.likelihood.passes import Inputs, Pass, Plan, _score
 from jaxsink.nn.batch import Execution
 from jaxsink.nn.compilation import NO_HOISTING, compiler_options
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.forward import _forward
 from jaxsink.nn.inputs import ForwardInputs
-from jaxsink.nn.transformer import _forward, abstract
+from jaxsink.nn.new_model import abstract
 from jaxsink.parallel import make_mesh, pmap
 from jaxsink.parallel.pmap import PmapProgram
 from jaxsink.planner.compile import lower, place_weights
 from jaxsink.planner.job import Job
-from jaxsink.recording.recorders import received
+from jaxsink.recording.attention import received
 from jaxsink.recording.spec import make_record_spec
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -54,9 +54,9 @@ def test_configs_survive_json(name: str) -> None:
     assert hash(again) == hash(config)
 
 
-def test_an_unknown_preset_lists_the_known_ones() -> None:
-    with pytest.raises(JaxsinkError, match="llada-8b-instruct"):
-        preset("llada-9b")
+def test_an_unknown_preset_names_those_that_are_near() -> None:
+    with pytest.raises(JaxsinkError, match="did you mean llada-8b-base"):
+        preset("llada-8b-bas")
 
 
 @pytest.mark.parametrize(

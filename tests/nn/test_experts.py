@@ -68,6 +68,16 @@ def test_every_way_gives_the_same(case: tuple[int, int, int, bool]) -> None:
         np.testing.assert_allclose(jax.jit(way)(tokens, routes, weights), expected, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("case", CASES[:3])
+def test_narrow_numbers_are_rounded_and_otherwise_the_same(case: tuple[int, int, int, bool]) -> None:
+    tokens, routes, weights = example(*case)
+    narrow = tokens.astype("bfloat16"), routes, Weights(*(x.astype("bfloat16") for x in weights[:3]))
+    expected = one_by_one(*narrow)
+    ours = jax.jit(lambda *given: mixed(*given, "silu", 1))(*narrow)
+    assert ours.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float64(ours), expected, atol=0.02 * np.abs(expected).max())
+
+
 def test_the_cases_are_of_every_kind() -> None:
     """Experts with room for all their tokens, experts with too many, and none with room."""
     full = [np.bincount(np.asarray(example(*case)[1].expert).ravel())[: case[1]].max() for case in CASES]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.configs import FAMILIES
+from support.configs import FAMILIES, VARIANTS
 from support.golden import MODELS, golden, noisy_and_clean
 from support.models import lively, sequences
 from support.reference import transformer as reference
@@ -82,9 +82,9 @@ def test_bfloat16_stays_near_the_pytorch_bfloat16_model(name: str) -> None:
     assert ours.mean() < 1.2 * theirs.mean()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *VARIANTS])
 def test_every_family_against_float64_numpy(family: str) -> None:
-    config = FAMILIES[family]
+    config = (FAMILIES | VARIANTS)[family]
     model = lively(config)
     tokens, mask = sequences(config)
     logits, attention = reference.run(config, model.params, tokens, mask)
@@ -99,7 +99,7 @@ def test_every_family_against_float64_numpy(family: str) -> None:
     "family",
     [
         *("llada", "dream", "llama3.1", "sdar", "gpt2", "llada_moe", "mistral", "nemotron", "a2d", "fast_dllm"),
-        *("bd3lm", "gidd", "llada2", "llada_moe_dense", "sdar_moe"),
+        *("bd3lm", "mdlm", "gidd", "llada2", "llada_moe_dense", "sdar_moe"),
     ],
 )
 def test_padding_and_batching_change_nothing(family: str) -> None:
@@ -134,6 +134,7 @@ def test_padding_and_batching_change_nothing(family: str) -> None:
         np.testing.assert_allclose(out.record["maps"][:, 2, :, real, real], alone.record["maps"][:, 0], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada", "qwen2_window", "llada_moe", "gpt2", "gidd", "llada2"])
 def test_unrolled_is_the_same_model(family: str) -> None:
     config = FAMILIES[family]

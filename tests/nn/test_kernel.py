@@ -1,10 +1,11 @@
-"""The Pallas kernel, in interpret mode, against float64 NumPy and the other backends."""
+"""The Pallas kernels for TPU and GPU, in interpret mode, against float64 NumPy and the other backends."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,135 +13,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
+from support.attention_layers import KERNELS, Case, Kernel, by_kind, check, check_reach, in_float64, layer, one_program
 from support.configs import FAMILIES
 from support.models import lively, sequences
 
 import jaxsink
 from jaxsink import parallel
 from jaxsink.nn import attention
-from jaxsink.nn.batch import Execution, Keys
-from jaxsink.nn.context import LayerContext, Queries, Visibility
-from jaxsink.nn.kernels import backend, tiles
+from jaxsink.nn.batch import Execution
+from jaxsink.nn.kernels import arrays, backend, gpu, gpu_blocks, tiles, tpu
 from jaxsink.nn.taps import ExtraSink
 from jaxsink.recording import recorders as record
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A layer, drawn at random."""
-
-    batch: int = 2
-    queries: int = 20
-    keys: int = 20
-    kv_heads: int = 2
-    group: int = 2
-    size: int = 16
-    pattern: str = "all"  # or "causal", "window", "blocks"
-    padding: str = "left"  # or "none", "gaps", "row": one row of nothing but padding
-    drop: str = "none"  # or "some", "most", "every", "factors"
-    seed: int = 0
-    dtype: str = "float32"
+@pytest.fixture(params=list(KERNELS))
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    """arrays, kinds -> outputs and column sums; compiled as one program."""
+    return one_program(request.param)
 
 
-def layer(case: Case) -> record.Tap:
-    rng = np.random.default_rng(case.seed)
-    b, keys, heads = case.batch, case.keys, case.kv_heads * case.group
-
-    def normal(*shape: int) -> jnp.ndarray:
-        return jnp.asarray(rng.standard_normal(shape), case.dtype)
-
-    mask = np.ones((b, keys), bool)
-    if case.padding == "left":
-        mask[0, : keys // 3] = False
-    if case.padding == "gaps":
-        mask = rng.random((b, keys)) < 0.7
-        mask[:, -1] = True
-    if case.padding == "row":
-        mask[-1] = False
-    drop: Any = None
-    if case.drop != "none":
-        drop = rng.random((b, heads, keys)) < {"some": 0.2, "most": 0.9, "every": 2.0, "factors": 0.3}[case.drop]
-    if case.drop == "factors":
-        drop = np.where(drop, 0.0, rng.uniform(0.1, 2.0, drop.shape)).astype(np.float32)
-    start = keys - case.queries
-    position = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
-    see = Visibility(
-        jnp.asarray(mask),
-        jnp.asarray(position),
-        causal=case.pattern in ("causal", "window"),
-        block=4 if case.pattern == "blocks" else None,
-        window=5 if case.pattern == "window" else None,
-    )
-    kind = jnp.asarray(rng.integers(0, 3, (b, keys)))
-    counted = jnp.asarray(mask & (rng.random((b, 1)) < 0.8))
-    context = LayerContext(
-        Keys(counted, kind, kind),
-        Queries(
-            counted[:, start:], start + jnp.arange(case.queries), kind[:, start:], jnp.asarray(position[:, start:])
-        ),
-        see,
-        layer=jnp.array(0),
-        drop=None if drop is None else jnp.asarray(drop),
-    )
-    return record.Tap(
-        context,
-        q=normal(b, case.queries, heads, case.size),
-        k=normal(b, keys, case.kv_heads, case.size),
-        v=normal(b, keys, case.kv_heads, case.size),
-        hidden=normal(b, case.queries, 3),
-    )
-
-
-def in_float64(x: record.Tap) -> tuple[np.ndarray, np.ndarray]:
-    """(outputs [B,Q,H,D], probabilities [B,H,Q,S]); rows that see no key are zero."""
-    q, k, v = (np.asarray(y, np.float64).transpose(0, 2, 1, 3) for y in (x.q, x.k, x.v))
-    k, v = (np.repeat(y, q.shape[1] // k.shape[1], axis=1) for y in (k, v))
-    see, queries, drop = x.context.visibility, x.context.queries, x.context.drop
-    distance = np.asarray(queries.position)[:, None] - np.arange(k.shape[2])
-    seen = np.asarray(see.real)[:, None, None, :] & np.ones(distance.shape, bool)
-    if see.causal:
-        seen &= distance >= 0
-    if see.window is not None and (see.use_window is None or bool(see.use_window)):
-        seen &= distance < see.window
-    if see.block is not None:
-        of_key, of_query = (np.asarray(y) // see.block for y in (see.token_position, queries.token_position))
-        seen &= (of_key[:, None, :] <= of_query[:, :, None])[:, None]
-    factor = np.ones((q.shape[0], q.shape[1], k.shape[2]))
-    if drop is not None:
-        factor = np.where(drop, 0.0, 1.0) if drop.dtype == bool else np.asarray(drop, np.float64)
-    weight = seen * factor[:, :, None, :]
-    weight = np.where(weight.any(axis=-1, keepdims=True), weight, seen)  # no row goes blind
-    scores = np.where(weight > 0, q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1]), -1e9)
-    weight = weight * np.exp(scores - scores.max(axis=-1, keepdims=True))
-    probs = weight / np.maximum(weight.sum(axis=-1, keepdims=True), 1e-300)
-    return (probs @ v).transpose(0, 2, 1, 3), probs
-
-
-def by_kind(x: record.Tap, probs: np.ndarray) -> np.ndarray:
-    """[B,H,3,S]."""
-    kind = np.where(x.query_mask, x.query_kind, -1)
-    return np.stack([np.einsum("bq,bhqs->bhs", kind == n, probs) for n in range(3)], axis=2)
-
-
-def check(case: Case) -> None:
-    x = layer(case)
-    out, probs = in_float64(x)
-    expected = by_kind(x, probs)
-    ours, columns = backend.mix_and_add_up(x, 3)
-    assert columns is not None and columns.dtype == jnp.float32 and ours.dtype == x.q.dtype
-    largest = np.maximum(expected.max(axis=(1, 2, 3), keepdims=True), 1e-30)
-    assert (np.abs(columns - expected) / largest).max() <= 1e-6  # bfloat16 as well: sums stay in float32
-    assert (np.asarray(columns)[expected == 0] == 0).all()
-    ours = np.asarray(ours, np.float64)
-    assert np.isfinite(ours).all()
-    sees = probs.sum(axis=(1, 3)) > 0
-    tolerance = 2e-6 if case.dtype == "float32" else 1e-2
-    np.testing.assert_allclose(ours[sees], out[sees], atol=tolerance * np.abs(out).max(initial=1.0))
+@pytest.fixture(params=list(KERNELS))
+def installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The backend "pallas" is this kernel, also where programs were compiled with the other one."""
+    jax.clear_caches()
+    monkeypatch.setattr(backend, "kernel_for", lambda mesh: KERNELS[request.param])
+    yield
+    jax.clear_caches()
 
 
 cases = st.builds(
@@ -159,10 +62,23 @@ cases = st.builds(
 )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("which", list(KERNELS))
 @settings(max_examples=8, deadline=None)
 @given(case=cases)
-def test_any_layer_against_float64(case: Case) -> None:
-    check(case)
+def test_any_layer_against_float64(which: str, case: Case) -> None:
+    check(case, one_program(which))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", list(KERNELS))
+@settings(max_examples=25, deadline=None)
+@example(  # the TPU's sums are off by 1.2e-6: float32 rounds so much in few of these layers
+    case=Case(2, 18, 129, 2, 1, 128, padding="gaps", drop="factors", seed=319)
+)
+@given(case=cases)
+def test_many_layers_against_float64(which: str, case: Case) -> None:
+    check(case, one_program(which), sums=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -175,15 +91,17 @@ def test_any_layer_against_float64(case: Case) -> None:
         ("blocks", "most", 128),
     ],
 )
-def test_several_tiles_against_float64(pattern: str, drop: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_tiles_against_float64(
+    pattern: str, drop: str, block: int, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tiles, "PIECES", ((block, 128),))
-    check(Case(batch=1, queries=290, keys=300, group=1, pattern=pattern, padding="gaps", drop=drop, seed=3))
+    check(Case(batch=1, queries=290, keys=300, group=1, pattern=pattern, padding="gaps", drop=drop, seed=3), kernel)
 
 
-def test_statistics_change_no_output_and_kinds_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_change_no_output_and_kinds_add_up(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "PIECES", ((128, 128),))
     x = layer(Case(queries=150, keys=150, pattern="causal"))
-    (split, by), (plain, total), (alone, nothing) = (backend.mix_and_add_up(x, kinds) for kinds in (3, 1, 0))
+    (split, by), (plain, total), (alone, nothing) = (kernel(x, kinds) for kinds in (3, 1, 0))
     assert by is not None and total is not None and nothing is None
     np.testing.assert_array_equal(split, plain)
     np.testing.assert_array_equal(split, alone)
@@ -191,21 +109,22 @@ def test_statistics_change_no_output_and_kinds_add_up(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_a_layer_may_leave_the_window_aside(on: bool) -> None:
+def test_a_layer_may_leave_the_window_aside(on: bool, kernel: Kernel) -> None:
     """Which layers use the window is not known when a scan over layers is compiled."""
     x = layer(Case(pattern="window", drop="most"))
     visibility = dataclasses.replace(x.context.visibility, use_window=jnp.array(on))
     x = dataclasses.replace(x, context=dataclasses.replace(x.context, visibility=visibility))
     probs = in_float64(x)[1]
-    np.testing.assert_allclose(backend.mix_and_add_up(x, 3)[1], by_kind(x, probs), atol=1e-5)
+    np.testing.assert_allclose(kernel(x, 3)[1], by_kind(x, probs), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "batch", "queries"),
     [((2, 4), 4, 20), ((1, 8), 4, 19), ((1, 8), 3, 20), ((1, 8), 3, 19), ((2, 4), 3, 20)],
     ids=["heads and rows", "copies share rows", "copies share queries", "copies do the same", "rows do not divide"],
 )
-def test_on_a_mesh(shape: tuple[int, int], batch: int, queries: int) -> None:
+def test_on_a_mesh(shape: tuple[int, int], batch: int, queries: int, installed: None) -> None:
     x = layer(Case(batch=batch, queries=queries, kv_heads=2, group=3, pattern="causal", drop="some"))
     alone, columns = backend.mix_and_add_up(x, 3)
     mesh = parallel.make_mesh(*shape)
@@ -217,8 +136,15 @@ def test_on_a_mesh(shape: tuple[int, int], batch: int, queries: int) -> None:
     np.testing.assert_allclose(spread_columns, columns, atol=1e-6 * float(columns.max()))
 
 
-@pytest.mark.parametrize("family", ["mistral", "sdar", "dream", "gidd"])
-def test_a_model_gives_the_same_on_the_kernel(family: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("mistral", "sdar", "dream", "gidd", "mdlm", "bd3lm", "nemotron", "a2d", "fast_dllm"),
+        *("llada2", "llada_moe_dense", "sdar_moe"),
+    ],
+)
+def test_a_model_gives_the_same_on_the_kernel(family: str, installed: None) -> None:
     config = FAMILIES[family]
     model = lively(config)
     tokens, mask = sequences(config)
@@ -232,7 +158,7 @@ def test_a_model_gives_the_same_on_the_kernel(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["sdar", "gpt2"])
-def test_tokens_may_stand_in_any_order(family: str) -> None:
+def test_tokens_may_stand_in_any_order(family: str, installed: None) -> None:
     """Sequences whose tokens are dealt out anew, with their positions, give the same anew; the kernel's blocks notice."""
     config = FAMILIES[family].replace(attention="bidirectional") if family == "gpt2" else FAMILIES[family]
     model, tokens = lively(config), sequences(config)[0]
@@ -246,6 +172,7 @@ def test_tokens_may_stand_in_any_order(family: str) -> None:
         np.testing.assert_allclose(dealt, plain[:, order], atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "sampler"),
     [
@@ -289,6 +216,7 @@ def test_what_the_kernel_does_not_serve_runs_on_blocked() -> None:
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_other_backends() -> None:
     x = layer(Case(pattern="causal", drop="factors"))
 
@@ -323,22 +251,85 @@ def test_it_lowers_for_a_tpu_without_any_map() -> None:
     """The program for a TPU, as far as it can be made without its compiler; benchmarks/kernel.py goes further."""
     length = 2048
     x = layer(Case(batch=1, queries=length, keys=length, size=128, pattern="causal", drop="some", dtype="bfloat16"))
-    context = x.context
-    bounds = backend.intervals(context.visibility, context.queries)
-    arrays = backend.Arrays(x.q, x.k, x.v, context.visibility.real, x.query_kind, context.drop, *bounds)
     chip = AbstractDevice("TPU v5 lite", 1, "tpu")
     with use_abstract_mesh(AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,), abstract_device=chip)):
-        run = jax.jit(lambda a: backend.on_one_device(a, 3, tiles.vmem_budget(chip.device_kind), False))
-        text = run.trace(arrays).lower(lowering_platforms=("tpu",)).as_text()
+        run = jax.jit(lambda a: tpu.on_tpu_device(a, 3, tiles.vmem_budget(chip.device_kind), False))
+        text = run.trace(arrays.arrays_of(x)).lower(lowering_platforms=("tpu",)).as_text()
     assert "tpu_custom_call" in text
     shapes = re.findall(r"tensor<([\dx]+)x[a-z]", text)
     assert max(math.prod(map(int, shape.split("x"))) for shape in shapes) < length**2
 
 
-def test_tpus_choose_the_kernel() -> None:
-    def mesh(platform: str) -> Any:
-        return SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("queries", [20, 2048])
+def test_it_lowers_for_a_gpu_without_any_map(queries: int, dtype: str) -> None:
+    """The same; benchmarks/gpu_kernel.py has the compiler's registers and shared memory."""
+    length = 2048
+    case = Case(batch=1, queries=queries, keys=length, size=80, pattern="causal", drop="some", dtype=dtype)
+    run = jax.jit(lambda a: gpu.on_gpu_device(a, 3, False))
+    text = run.trace(arrays.arrays_of(layer(case))).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("custom_call @__gpu$xla.gpu.triton") == 2
+    shapes = re.findall(r"tensor<([\dx]+)x[a-z]", text)
+    assert max(math.prod(map(int, shape.split("x"))) for shape in shapes) < length**2
 
-    assert attention.choose_backend(None, 64, 64, mesh("tpu")) == "pallas"
-    assert attention.choose_backend("naive", 64, 64, mesh("tpu")) == "naive"
-    assert attention.choose_backend(None, 4096, 4096, mesh("gpu")) == "blocked"
+
+@pytest.mark.parametrize("kinds", [1, 3])
+def test_a_gpu_gives_the_same_bits_whatever_else_is_in_the_batch(kinds: int) -> None:
+    """Sums are made in one order; neither other sequences nor other heads change it."""
+    x = arrays.arrays_of(layer(Case(batch=3, queries=70, keys=140, pattern="causal", drop="some")))
+    out, columns = gpu.on_gpu_device(x, kinds, True)
+    one = arrays.Arrays(*(None if y is None else y[1:2] for y in x))
+    alone, alone_columns = gpu.on_gpu_device(one, kinds, True)
+    np.testing.assert_array_equal(out[1:2], alone)
+    np.testing.assert_array_equal(columns[1:2], alone_columns)
+
+
+def test_a_gpus_programs_reach_no_memory_but_operands_and_results() -> None:
+    check_reach(one_program("gpu"))
+
+
+def test_blocks_that_do_not_see_each_other_are_not_visited() -> None:
+    blocks = gpu_blocks.Blocks(32, 16, 16, 4, 1)
+    position = jnp.arange(64)[None]
+    sees = gpu.blocks_that_see(jnp.maximum(position - 20, 0), position + 1, 64, blocks)
+    np.testing.assert_array_equal(sees[0], [[1, 1, 0, 0], [1, 1, 1, 1]])
+    np.testing.assert_array_equal(gpu.first_and_last(sees)[0], [[0, 1], [0, 3]])
+    np.testing.assert_array_equal(gpu.first_and_last(sees.transpose(0, 2, 1))[0], [[0, 1], [0, 1], [1, 1], [1, 1]])
+    nobody = gpu.first_and_last(jnp.zeros((1, 2, 3), bool))[0]
+    assert (nobody[:, 1] < nobody[:, 0]).all()
+
+
+@pytest.mark.parametrize("queries", [8, 100, 4096])
+@pytest.mark.parametrize("size", [4, 64, 80, 128, 192, 256, 512])
+def test_blocks_are_powers_of_two(size: int, queries: int) -> None:
+    for item in (2, 4):
+        cut = gpu_blocks.choose_blocks(queries, size, item)
+        assert all(n & (n - 1) == 0 and n >= 16 for n in (cut.queries, cut.keys, cut.width)) and cut.width >= size
+
+
+def mesh_of(platform: str, **facts: str) -> Any:
+    return SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform, **facts)]))
+
+
+@pytest.mark.parametrize(
+    ("capability", "chosen"),
+    [
+        ("8.0", "pallas"),
+        ("9.0", "pallas"),
+        ("12.0", "pallas"),
+        ("7.5", "blocked"),
+        ("gfx942", "blocked"),
+        (None, "blocked"),
+    ],
+)
+def test_gpus_with_the_right_tensor_cores_choose_the_kernel(capability: str | None, chosen: str) -> None:
+    mesh = mesh_of("gpu", **({} if capability is None else {"compute_capability": capability}))
+    assert attention.choose_backend(None, 4096, 4096, mesh) == chosen
+    run = backend.kernel_for(mesh_of("gpu", compute_capability="8.6"))
+    assert run.func is gpu.on_gpu_device and run.keywords == {"interpret": False}
+
+
+def test_tpus_choose_the_kernel() -> None:
+    assert attention.choose_backend(None, 64, 64, mesh_of("tpu")) == "pallas"
+    assert attention.choose_backend("naive", 64, 64, mesh_of("tpu")) == "naive"
+    assert backend.kernel_for(mesh_of("tpu", device_kind="TPU v4")).func is tpu.on_tpu_device

@@ -69,10 +69,10 @@ def test_loading_says_how_large_the_weights_are(monkeypatch: pytest.MonkeyPatch)
         raise MemoryError
 
     monkeypatch.setattr(Reader, "model", fails)
-    with pytest.raises(JaxsinkError, match=r"loading mini-llada needs at least 1\.68 MiB .*int8.* or several devices"):
+    with pytest.raises(JaxsinkError, match=r"loading mini-llada needs at least 3\.36 MiB .*int8.* or several devices"):
         jaxsink.load("mini-llada")
-    with pytest.raises(JaxsinkError, match=r"needs at least 3\.36 MiB"):
-        jaxsink.load("mini-llada", "float32")
+    with pytest.raises(JaxsinkError, match=r"needs at least 1\.68 MiB"):
+        jaxsink.load("mini-llada", "bfloat16")
 
 
 def test_other_errors_stay_what_they_are() -> None:

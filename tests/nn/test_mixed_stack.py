@@ -41,6 +41,7 @@ def test_parameters_are_named_by_segment() -> None:
     assert "layers.attention.q.weight" in plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [MIXED, DEEP])
 def test_scanned_is_unrolled(config: ModelConfig) -> None:
     model = lively(config)
@@ -59,6 +60,7 @@ def test_scanned_is_unrolled(config: ModelConfig) -> None:
     jax.tree.map(np.testing.assert_array_equal, again, model)
 
 
+@pytest.mark.slow
 def test_layers_one_by_one_are_the_stack() -> None:
     model = lively(DEEP)
     tokens, mask = sequences(DEEP)
@@ -76,6 +78,7 @@ def test_layers_one_by_one_are_the_stack() -> None:
     np.testing.assert_allclose(model.norm(stream.x), out.hidden, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unrolled", [False, True])
 def test_a_cache_goes_through_all_segments(unrolled: bool) -> None:
     model = lively(DEEP).unrolled() if unrolled else lively(DEEP)

@@ -71,8 +71,9 @@ def test_a_diffusion_model_that_runs_causally_never_writes_its_mask() -> None:
     [
         (("sideways",), "attention must be one of"),
         (("block_causal",), "block_length belongs to"),
-        (("block_causal", -2), "1 or more"),
+        (("block_causal", -2), "block_length must be a positive whole number"),
         (("causal", 4), "block_length belongs to"),
+        (("block_causal", 0), "block_length must be a positive whole number"),
         ((None, 4), "give attention too"),
     ],
 )
@@ -83,6 +84,31 @@ def test_wrong_modes(arguments: tuple[object, ...], words: str) -> None:
     keywords = dict(zip(("attention", "block_length"), arguments, strict=False))
     with pytest.raises(JaxsinkError, match=words):
         jaxsink.forward(model, [[1, 2]], **keywords)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("family", ["llada2", "fast_dllm", "sdar", "bd3lm"])
+def test_blocks_of_another_length_without_naming_the_pattern(family: str) -> None:
+    """attention=None is the model's own, so a length alone is enough for a block-causal one."""
+    config = FAMILIES[family]
+    model = lively(config)
+    tokens, mask = sequences(config)
+    alone = jaxsink.forward(model, tokens, mask, block_length=7)
+    named = jaxsink.forward(model, tokens, mask, attention="block_causal", block_length=7)
+    np.testing.assert_array_equal(alone.logits, named.logits)
+    assert model.with_attention(None, 7).config == config.replace(block_length=7)
+    assert np.abs(np.asarray(alone.logits - jaxsink.forward(model, tokens, mask).logits)).max() > 1e-3
+
+
+def test_a_config_that_names_a_block_gives_the_block_causal_mode_its_length() -> None:
+    """Nemotron's `block_size`, of its training, which its own pattern does not use."""
+    fixture = golden("nemotron_labs_diffusion_tiny")
+    ids, model = fixture.case("fwd_bidirectional")["input_ids"], fixture.model
+    out = jaxsink.forward(model, ids, attention="block_causal")
+    np.testing.assert_array_equal(
+        out.logits, jaxsink.forward(model, ids, attention="block_causal", block_length=8).logits
+    )
+    assert model.with_attention("block_causal", 4).config.block_length == 4
+    assert jaxsink.preset("nemotron-labs-diffusion-8b").with_attention("block_causal").block_length == 32
 
 
 @pytest.mark.parametrize(

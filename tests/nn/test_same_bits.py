@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.configs import FAMILIES
 from support.models import lively, sequences
 
 import jaxsink
+from jaxsink.nn.cache import put, put_by_product
 from jaxsink.nn.layer import Layer
 from jaxsink.recording import recorders as record
 
@@ -43,3 +45,18 @@ def test_heads_told_apart_before_the_slice_are_the_same_model_and_for_tpu_only(f
     assert used
     np.testing.assert_allclose(after.logits, before.logits, atol=1e-6)
     np.testing.assert_allclose(after.record, before.record, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [None, 1])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_keys_moved_by_a_product_are_the_same_keys(dtype: str, layer: int | None) -> None:
+    """What a TPU does in place of writing row by row, with positions out of range, which are not written."""
+    rng = np.random.default_rng(0)
+    half = jnp.asarray(rng.standard_normal((2, 3, 9, 4) if layer is None else (3, 2, 3, 9, 4)), dtype)
+    new = jnp.asarray(rng.standard_normal((2, 3, 4, 4)) * 1e3, dtype)
+    position = jnp.array([[9, 0, 1, 2], [5, 6, 7, 9]])
+    index = None if layer is None else jnp.int32(layer)
+    moved = put_by_product(half, new, position, index)
+    np.testing.assert_array_equal(moved, put(half, new, position, index))
+    changed = np.asarray((moved != half).any(axis=(-3, -1)))
+    assert changed[..., 0, :].reshape(-1, 9).any(axis=0).nonzero()[0].tolist() == [0, 1, 2]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.configs import FAMILIES
 from support.models import lively, sequences
+from support.reference.transformer import residuals
 
 import jaxsink
 from jaxsink import JaxsinkError
@@ -32,6 +33,12 @@ WANTED = {
 }  # fmt: skip
 
 
+OTHERS = {
+    "embedding": record.embedding(), "residual_before": record.residual_before(), "final_norm": record.final_norm(),
+    "head_outputs": record.head_outputs(), "attention_output": record.attention_output(),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def model() -> jaxsink.Model:
     return lively(CONFIG)
@@ -49,6 +56,15 @@ def test_the_residual_stream_is_what_enters_the_next_layer(model: jaxsink.Model,
     np.testing.assert_allclose(model.norm(out.record["residual"][-1]), out.hidden, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["llama3.1", "llada", "gpt2", "gidd", "llada2"])
+def test_the_residual_stream_is_that_of_a_pass_in_numpy(family: str) -> None:
+    config = FAMILIES[family]
+    tokens, mask = sequences(config)
+    expected = residuals(config, lively(config).params, tokens, mask)
+    found = np.asarray(jaxsink.forward(lively(config), tokens, mask, record=record.residual()).record)
+    np.testing.assert_allclose(found[:, mask], expected[:, mask], atol=3e-5 * np.abs(expected).max())
+
+
 def test_the_mlp_is_what_it_adds(model: jaxsink.Model, seen) -> None:
     _, out = seen
     for index, one in enumerate(model.unrolled().layers):  # pyright: ignore
@@ -64,6 +80,28 @@ def test_values_are_what_each_head_hands_on(seen) -> None:
     v = np.repeat(np.asarray(out.record["v"]), CONFIG.heads // CONFIG.kv_heads, axis=3)
     expected = np.einsum("lbhqs,lbshd->lbqhd", np.asarray(out.record["maps"]), v)
     np.testing.assert_allclose(np.asarray(out.record["values"])[:, mask], expected[:, mask], atol=1e-5)
+
+
+def test_taps_of_the_pass_and_of_what_heads_add(model: jaxsink.Model, seen) -> None:
+    mask, out = seen
+    rest = jaxsink.forward(model, *sequences(CONFIG), record=OTHERS).record
+    np.testing.assert_array_equal(rest["embedding"], out.record["hidden"][:1])
+    np.testing.assert_array_equal(rest["residual_before"], out.record["hidden"])
+    np.testing.assert_array_equal(rest["final_norm"][0], out.hidden)
+    added = rest["attention_output"]
+    np.testing.assert_allclose(rest["head_outputs"].sum(axis=3)[:, mask], added[:, mask], atol=1e-4)
+    after = out.record["residual"] - out.record["hidden"] - out.record["mlp"]
+    np.testing.assert_allclose(after[:, mask], added[:, mask], atol=1e-4)
+
+
+@pytest.mark.parametrize("unrolled", [False, True])
+def test_taps_show_all_queries_where_few_outputs_are_wanted(model: jaxsink.Model, unrolled: bool) -> None:
+    tokens, mask = map(jnp.asarray, sequences(CONFIG))
+    which = model.unrolled() if unrolled else model
+    whole = which(Batch.make(CONFIG, tokens, mask), recorders=tuple(OTHERS.values())).record
+    few = Batch.make(CONFIG, tokens, mask)._replace(outputs=jnp.array([[12], [3], [5]]))
+    for ours, theirs in zip(which(few, recorders=tuple(OTHERS.values())).record, whole, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_norms(seen) -> None:
@@ -154,8 +192,12 @@ def test_short_texts(model: jaxsink.Model) -> None:
     assert repr(model) == f"Transformer(llama, 3 stacked layers of 48, {count:,} numbers, float32)"
 
 
-def test_there_are_four_taps() -> None:
-    with pytest.raises(JaxsinkError, match="tap must be one of attention, values, mlp, residual, not 'stream'"):
+def test_the_taps_are_known_by_name() -> None:
+    with pytest.raises(
+        JaxsinkError, match=r"tap must be one of attention, values, mlp, residual, embedding, .*not 'stream'"
+    ):
         record.Recorder(vectors, tap="stream")  # pyright: ignore
+    with pytest.raises(JaxsinkError, match="the tap 'final_norm' belongs to no layer"):
+        record.final_norm().at([0])
     with pytest.raises(JaxsinkError, match=r"record.residual_norm makes a recorder; give record.residual_norm\(\)"):
         jaxsink.forward(lively(CONFIG), sequences(CONFIG)[0], record=record.residual_norm)

@@ -15,11 +15,13 @@ from jaxsink.recording import recorders as record
 from jaxsink.recording.rerouted import takeover, without_top
 from jaxsink.sampling.execution import _on_mesh
 
+NEW = ("nemotron", "llada2", "a2d", "fast_dllm", "sdar_moe", "llada_moe_dense", "bd3lm", "mdlm")
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 8), (2, 4), (8, 1)])
-@pytest.mark.parametrize("family", ["llada", "dream", "llama3.1", "llada_moe", "gidd"])
+@pytest.mark.parametrize("family", ["llada", "dream", "llama3.1", "llada_moe", "gidd", *NEW])
 def test_sharded_weights_give_the_same_numbers(family: str, shape: tuple[int, int]) -> None:
     config = FAMILIES[family]
     model, mesh = lively(config), parallel.make_mesh(*shape)

@@ -9,10 +9,10 @@ import pytest
 
 import jaxsink
 from jaxsink.cli.main import main
-from jaxsink.cli.plan_tables import advice
+from jaxsink.cli.plan_tables import advice, cost, facts
 from jaxsink.errors import JaxsinkError
 from jaxsink.evals.settings import get_setting
-from jaxsink.planner import evaluation, planner, timing, topology
+from jaxsink.planner import evaluation, planner, timing, tpu
 from jaxsink.planner.compile import Compiled, Memory, needed_bytes
 from jaxsink.planner.hlo import group_size, parse_module
 from jaxsink.planner.job import Job
@@ -20,12 +20,14 @@ from jaxsink.planner.plan import find_settings, totals
 from jaxsink.planner.planner import check_mesh
 from jaxsink.planner.roofline import guess_step, read_bytes, roofline
 from jaxsink.planner.search import largest_batch
-from jaxsink.planner.topology import CHIPS, GIB, HOP, parse_topology
+from jaxsink.planner.topology import GIB
+from jaxsink.planner.tpu import CHIPS, parse_slice
 from jaxsink.planner.workload import published_workload
 from jaxsink.sinks import MaskSinks
 
 V5E = CHIPS["v5e"]
-SLICE = parse_topology("v5e:2x4")
+HOP = V5E.hop
+SLICE = parse_slice("v5e:2x4")
 LLADA = jaxsink.preset("llada-8b-instruct")
 AR = "llama-3.1-8b-instruct"
 JOB = Job(LLADA, jaxsink.LLaDASampler(256, 256, 32), batch=8, prompt=256)
@@ -276,6 +278,82 @@ def test_a_plan_says_when_rows_go_faster_in_turn(mesh, search, monkeypatch):
     assert "batches of 16 in turn, on --mesh 8x1" in said[0] and "40 instead of 80 ms" in said[0]
 
 
+def test_a_single_run_on_a_tpu_has_hours_and_dollars_by_the_compilers_estimate(capsys, monkeypatch):
+    monkeypatch.setattr(planner, "Compiler", lambda topology: CompilerWithRoomFor(16, seconds=0.01))
+    words = ["plan", "llada-8b-instruct", "--tpu", "v5e:2x4", "--mesh", "8x1", "--no-search", "--batch"]
+    assert main([*words, "16", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    (run,), (total,) = planned["plans"], planned["totals"]
+    limit = max(run["roofline_seconds"].values())
+    assert run["hours"] == {
+        "compiler_estimate": pytest.approx(256 * 0.02 / 3600),
+        "at_65_percent_mfu": pytest.approx(256 * limit / 0.65 / 3600),
+        "at_40_percent_mfu": pytest.approx(256 * limit / 0.40 / 3600),
+    }
+    assert total["dollars"] == {name: pytest.approx(8 * V5E.price * hours) for name, hours in run["hours"].items()}
+    assert main([*words, "64", "--json"]) == 0  # does not fit
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["plans"][0]["hours"] is None and planned["totals"] == []
+    assert main([*words, "64"]) == 0
+    printed = capsys.readouterr().out
+    assert "NO" in printed and "Prices" not in printed and "hours, estimate" in printed
+
+
+def test_a_chip_without_a_price_has_hours_and_no_dollars():
+    plan = planner.Plan(
+        CompilerWithRoomFor(16, seconds=0.01).compile(JOB, 8, 1), None, timing.Timing(compiler=0.5),
+        roofline(JOB, SLICE, 8e9), None, None, (),
+    )  # fmt: skip
+    assert cost(plan, {"dollars": None, "price_per_chip_hour": None})["dollars"] == ""
+    assert cost(plan, None)["hours, estimate"] == "0.036"
+
+
+class CompilerOfWeights(CompilerWithRoomFor):
+    """A step takes `seconds[mesh]`; a device reads its part of the weights."""
+
+    def __init__(self, seconds, unfit=()):
+        super().__init__(1 << 20, 0.0)
+        self.steps, self.unfit, self.compiled = seconds, unfit, []
+
+    def read_bytes(self, job, data, model):
+        return 8e9 / model
+
+    def compile(self, job, data, model):
+        self.compiled.append((data, model))
+        self.seconds = self.steps[data, model] * data / job.batch
+        self.rows = 1 if (data, model) in self.unfit else 1 << 20
+        return super().compile(job, data, model)
+
+
+@pytest.mark.parametrize(
+    ("unfit", "expected"), [((), ((8, 1), 0.0125)), (((8, 1),), ((2, 4), 0.006)), (((8, 1), (4, 2)), ((2, 4), 0.006))]
+)
+def test_a_plan_shows_the_mesh_with_the_highest_share_beside_the_fastest(unfit, expected, monkeypatch):
+    """Few tokens read many weights: cutting them is faster, but its collectives keep a step from its limit."""
+    seconds = {(8, 1): 0.0125, (4, 2): 0.0125, (2, 4): 0.006, (1, 8): 0.0058}
+    compiler = CompilerOfWeights(seconds, unfit)
+    monkeypatch.setattr(planner, "Compiler", lambda topology: compiler)
+    monkeypatch.setattr(planner, "guess_step", lambda job, topology, read, data, model: abs(data - 2.1))
+    monkeypatch.setattr(planner, "find_largest", lambda compiler, compiled, say: None)
+    job = Job(LLADA, jaxsink.ARSampler(8), batch=8, prompt=8)
+    plan = planner.make_plan(job, SLICE)
+    mesh, step = expected
+    limits = {shape: roofline(job, SLICE, 8e9 / shape[1]).limit for shape in seconds}
+    shares = {shape: limits[shape] / seconds[shape] for shape in seconds if shape not in unfit}
+    assert plan.compiled.mesh == (2, 4) and max(shares, key=lambda shape: shares[shape]) == mesh
+    assert plan.highest is not None
+    assert plan.to_dict()["highest_share"] == {
+        "mesh": {"data": mesh[0], "model": mesh[1]},
+        "step_seconds": pytest.approx(step, rel=1e-6),
+        "roofline": pytest.approx(shares[mesh], rel=1e-6),
+    }
+    assert facts(plan)["  highest share, of any mesh"].startswith(f"{shares[mesh]:.0%} on {mesh[0]} x {mesh[1]}, ")
+    assert (1, 8) not in compiler.compiled  # reads less than the chosen one, and should be slower
+    for more in ({"mesh": (2, 4)}, {"search": False}):
+        alone = planner.make_plan(job, SLICE, **more)
+        assert alone.highest is None and facts(alone)["  highest share, of any mesh"] == ""
+
+
 class Slice(CompilerWithRoomFor):
     """The same with devices, so that meshes can be laid out on it; counts what is compiled."""
 
@@ -316,13 +394,13 @@ def test_hours_are_a_range_of_the_compilers_estimate_and_what_is_published(evalu
     step = 0.02 * 24 / 8
     assert plan.timing.total == pytest.approx(step, rel=1e-3)
     at_limit = sum(b.batches * 256 * roofline(plan.work.job(b), SLICE, 8e9).limit for b in plan.buckets)
-    assert plan.hours.compiler == pytest.approx(at_limit / plan.share / 3600)
+    assert plan.hours.estimate == pytest.approx(at_limit / plan.share / 3600)
     assert plan.hours.fast == pytest.approx(at_limit / 0.65 / 3600)
     assert plan.hours.slow == pytest.approx(at_limit / 0.40 / 3600)
     busiest = max(plan.buckets, key=lambda b: b.sequences)
     assert plan.share == pytest.approx(roofline(plan.work.job(busiest), SLICE, 8e9).limit / plan.timing.total)
     (total,) = totals([plan, plan], price=2.0)
-    assert total["hours"]["compiler_estimate"] == pytest.approx(2 * plan.hours.compiler)
+    assert total["hours"]["compiler_estimate"] == pytest.approx(2 * plan.hours.estimate)
     assert total["dollars"]["at_40_percent_mfu"] == pytest.approx(2 * plan.hours.slow * 8 * 2.0)
     assert totals([plan], None)[0]["price_per_chip_hour"] == V5E.price
     assert json.loads(json.dumps(plan.to_dict()))["buckets"][0]["rows"] <= 24
@@ -341,7 +419,7 @@ def test_the_command_plans_the_evaluations_of_the_model(capsys, monkeypatch):
     printed = capsys.readouterr().out
     for part in (
         "1,319 questions x 10 conditions",
-        "compiler estimate",
+        "by the compiler's estimate",
         "65-40 % MFU",
         "counted with SmolLM2's tokenizer",
     ):
@@ -374,14 +452,14 @@ def test_what_the_compiler_says_when_memory_is_short():
 
 def test_slices_have_chips_and_devices():
     assert (SLICE.chips, SLICE.devices, SLICE.chip) == (8, 8, V5E)
-    assert (parse_topology("v4:2x2x1").chips, parse_topology("v4:2x2x1").devices) == (4, 8)
-    assert parse_topology("v5p:2x2x2").devices == 8
+    assert (parse_slice("v4:2x2x1").chips, parse_slice("v4:2x2x1").devices) == (4, 8)
+    assert parse_slice("v5p:2x2x2").devices == 8
 
 
 @pytest.mark.parametrize("name", ["v5e", "v9:2x2", "v5e:2x2x1", "v5p:2x2", "v5e:0x2", "v5e:2x", ""])
 def test_unknown_slices_are_refused(name):
     with pytest.raises(JaxsinkError, match="slice"):
-        parse_topology(name)
+        parse_slice(name)
 
 
 def test_a_mesh_must_fit_the_slice_and_the_batch():
@@ -399,7 +477,7 @@ def test_a_mesh_must_fit_the_slice_and_the_batch():
         (["gpt2", "--tpu", "v9:2x4"], "not a TPU slice"),
         (["gpt2", "--tpu", "v5e:2x4", "--mesh", "8"], "a mesh is two numbers"),
         (["gpt2", "--tpu", "v5e:2x4", "--record", "everything"], "--record: 'everything' is not known"),
-        (["gpt2", "--tpu", "v5e:2x4", "--price", "-1"], "--price must not be negative"),
+        (["gpt2", "--tpu", "v5e:2x4", "--price", "-1"], "price must be a finite number of 0 or more"),
         (["gpt2", "--tpu", "v5e:2x4", "--rows", "8"], "--rows is of an evaluation"),
         (["gpt2", "--tpu", "v5e:2x4", "--setting", "x/gsm8k"], "unknown evaluation setting"),
         (["gpt2", "--tpu", "v5e:2x4", "--setting", f"{AR}/gsm8k/study"], "has learned 1024"),
@@ -423,7 +501,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys, m
 
 def test_without_the_compiler_one_sentence_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(topology, "has_compiler", lambda: False)
+    monkeypatch.setattr(tpu, "has_compiler", lambda: False)
     assert main(["plan", "gpt2", "--tpu", "v5e:2x4", "--gen", "16"]) == 2
     error = capsys.readouterr().err
     assert "pip install '.[tpu]'" in error and error.count("\n") == 1

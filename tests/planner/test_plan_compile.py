@@ -19,9 +19,10 @@ from jaxsink.planner.compile import Compiler, lower
 from jaxsink.planner.job import Job
 from jaxsink.planner.memory import estimated_bytes
 from jaxsink.planner.planner import make_plan
-from jaxsink.planner.topology import GIB, has_compiler, parse_topology
+from jaxsink.planner.topology import GIB
+from jaxsink.planner.tpu import has_compiler, parse_slice
 from jaxsink.planner.workload import published_workload
-from jaxsink.recording.recorders import received
+from jaxsink.recording.attention import received
 from jaxsink.recording.reductions import top
 from jaxsink.sampling import execution
 
@@ -86,7 +87,7 @@ def planning(monkeypatch):
 def test_on_a_tpu_heads_are_told_apart_before_the_loop_over_layers(family, sampler, planning):
     config = FAMILIES[family]
     job = Job(config, sampler, batch=2, prompt=4)
-    text = lower(job, Compiler(parse_topology("v5e:2x2")).mesh(1, 4)).as_text()
+    text = lower(job, Compiler(parse_slice("v5e:2x2")).mesh(1, 4)).as_text()
     stacked = f"{config.layers}x{config.heads}x{config.head_dim}x{config.width}xbf16"
     assert stacked in text
 
@@ -99,7 +100,7 @@ def test_jaxs_cache_of_programs_is_left_alone(planning, tmp_path):
         jax.config.update(name, value)
     compilation_cache.reset_cache()
     try:
-        compiler = Compiler(parse_topology("v5e:1x1"))
+        compiler = Compiler(parse_slice("v5e:1x1"))
         job = Job(FAMILIES["llada"], jaxsink.LLaDASampler(8, 8, 4), batch=2, prompt=4)
         for _ in range(2):
             jax.clear_caches()
@@ -131,7 +132,7 @@ def test_a_plan_of_a_diffusion_model(planning, capsys):
 def test_a_plan_of_an_autoregressive_model_has_its_cache_in_the_state(planning):
     config = FAMILIES["llama3.1"].replace(width=256, heads=4, kv_heads=4, head_dim=64, mlp_width=512, layers=2)
     job = Job(config, jaxsink.ARSampler(64), batch=4, prompt=64, record=received().then(top(4)))
-    plan = make_plan(job, parse_topology("v5e:2x2"), (1, 4), search=False)
+    plan = make_plan(job, parse_slice("v5e:2x2"), (1, 4), search=False)
     assert plan.compiled.memory is not None and plan.timing is not None
     cache = 2 * config.layers * 4 * 128 * 64 * 2  # k and v; of four kv heads each device has one
     assert cache <= plan.compiled.memory.state < 1.5 * cache
@@ -143,7 +144,7 @@ def test_a_plan_of_an_autoregressive_model_has_its_cache_in_the_state(planning):
 def test_what_does_not_fit_says_how_much_it_would_need(planning):
     config = FAMILIES["llama3.1"].replace(vocab=9_000_000, width=1024, heads=8, kv_heads=8, head_dim=128, layers=1)
     job = Job(config, jaxsink.ARSampler(8), batch=1, prompt=8)
-    plan = make_plan(job, parse_topology("v5e:1x1"))
+    plan = make_plan(job, parse_slice("v5e:1x1"))
     assert not plan.compiled.fits
     assert plan.compiled.needed > 30 * GIB
     assert (plan.timing, plan.largest) == (None, None)
@@ -154,9 +155,9 @@ def test_what_does_not_fit_says_how_much_it_would_need(planning):
 def test_the_largest_batch_fits_and_is_more_than_was_asked_for(planning):
     config = FAMILIES["llada"].replace(vocab=512, layers=1)
     job = Job(config, jaxsink.LLaDASampler(512, 4, 512), batch=64, prompt=512, record=received())
-    plan = make_plan(job, parse_topology("v5e:1x1"))
+    plan = make_plan(job, parse_slice("v5e:1x1"))
     assert plan.largest is not None and plan.largest > 64
-    compiler = Compiler(parse_topology("v5e:1x1"))
+    compiler = Compiler(parse_slice("v5e:1x1"))
     assert compiler.compile(job.replace(batch=plan.largest), 1, 1).fits
 
 
@@ -166,7 +167,7 @@ def test_the_formula_for_memory_says_rather_too_much_than_too_little(planning):
     """Two layers of LLaDA-8B at true width, as they are evaluated."""
     config = jaxsink.preset("llada-8b-instruct").replace(layers=2)
     work = published_workload(get_setting("llada-8b-instruct/humaneval/study"), config)
-    compiler = Compiler(parse_topology("v5e:2x2"))
+    compiler = Compiler(parse_slice("v5e:2x2"))
     for rows, mesh in ((32, (4, 1)), (32, (2, 2))):
         job = work.job(work.buckets(rows, mesh[0])[1])
         weights = compiler.weight_bytes(job, *mesh)
@@ -179,7 +180,7 @@ def test_the_formula_for_memory_says_rather_too_much_than_too_little(planning):
 def test_a_loop_carries_few_numbers_per_head_as_few_bytes(planning):
     config = FAMILIES["llada"].replace(heads=32, kv_heads=32, head_dim=8, width=256)
     job = Job(config, jaxsink.LLaDASampler(256, 256, 32), batch=16, prompt=32, record=received().then(top(8)))
-    memory = make_plan(job, parse_topology("v5e:2x2"), (4, 1), search=False).compiled.memory
+    memory = make_plan(job, parse_slice("v5e:2x2"), (4, 1), search=False).compiled.memory
     logical = 256 * config.layers * 4 * 32 * 8 * (4 + 4)  # steps, layers, rows of a device, heads, scores and places
     assert memory is not None
     assert logical <= memory.record < 2 * logical

@@ -134,7 +134,7 @@ def test_a_recorder_of_no_layer_is_refused() -> None:
 
 
 def test_equal_recorders_compile_once(llada) -> None:
-    from jaxsink.nn.transformer import _forward
+    from jaxsink.nn.forward import _forward
 
     tokens = llada.case("fwd")["input_ids"]
     jaxsink.forward(llada.model, tokens, record={"m": record.maps(heads=[1]), "r": record.received()})

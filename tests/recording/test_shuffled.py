@@ -11,6 +11,7 @@ from support.planted import VOCAB, planted_model
 
 import jaxsink
 from jaxsink.recording import recorders as record
+from jaxsink.recording.rerouted import takeover
 from jaxsink.recording.shuffled import SEED, received_random_split, received_shuffled
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -131,3 +132,17 @@ def test_what_many_queries_share_is_gone_and_what_one_query_prefers_is_not() -> 
     assert float(out["received"][0, 0, 0, 30]) > 59
     counts = np.round(np.asarray(out["shuffled"])[0, 0, 0])
     assert counts.sum() == 60 and counts.max() < 8 and (counts > 0).sum() > 25
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_on_a_cache_they_are_of_the_queries_that_run(cache: str) -> None:
+    """The last passes on a prefix cache are padded beyond the sequence."""
+    sampler = jaxsink.LLaDASampler(12, 6, 4, cache=cache)
+    wanted = {**WANTED, "diagonal": record.diagonal(), "takeover": takeover()}
+    del wanted["maps"]
+    out = jaxsink.generate(lively(FAMILIES["llada"]), [[5, 6, 7, 8, 9], [10, 11, 12]], sampler, record=wanted).record
+    assert out["shuffled"].shape == out["random"].shape == out["received"].shape
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(out))
+    assert (out["diagonal"] > 0).all() and (out["diagonal"] < 1).all()
+    np.testing.assert_allclose(out["shuffled"].sum(-1), out["received"].sum(-1), rtol=1e-4)
+    assert not np.allclose(out["shuffled"], out["received"], atol=0.1)

@@ -27,8 +27,11 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 PROMPTS = [[5, 17, 31, 9], [7, 8]]
 
 
-class Words:
+class Words(jaxsink.Tokenizer):
     """A tokenizer of made-up words."""
+
+    def __init__(self) -> None:
+        pass
 
     def decode(self, ids: list[int], skip_special: bool = True) -> str:
         return "".join("�" if i == 31 else f"word{i}" for i in ids)
@@ -128,6 +131,7 @@ def test_show_in_a_notebook(diffusion: jaxsink.Generation, monkeypatch: Any, cap
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     diffusion.show()
     assert len(shown) == 1 and shown[0].startswith("<iframe") and capsys.readouterr().out == ""
+    assert not shown[0].endswith("</iframe>")  # of which IPython warns
     del shell.kernel  # a terminal, although IPython's
     monkeypatch.setattr(own, "has_screen", lambda: False)
     diffusion.show()
@@ -161,7 +165,7 @@ def test_records_that_cannot_be_shown(diffusion: jaxsink.Generation, change: Any
 def test_other_arguments_that_cannot_be_shown(diffusion: jaxsink.Generation, tmp_path: Path) -> None:
     with pytest.raises(jaxsink.JaxsinkError, match=r"ends in \.html"):
         jaxsink.report(diffusion, out=tmp_path / "r.pdf")
-    with pytest.raises(jaxsink.JaxsinkError, match="what `generate` returned, not of ndarray"):
+    with pytest.raises(jaxsink.JaxsinkError, match="source must be a Generation or a mapping or a text or a path"):
         jaxsink.report(np.zeros(3), out=tmp_path / "r.html")  # type: ignore[arg-type]
     with pytest.raises(jaxsink.JaxsinkError, match="no generation to show"):
         jaxsink.report({}, out=tmp_path / "r.html")
@@ -198,6 +202,53 @@ def test_recorded_on_the_command_line_then_reported(tmp_path: Path, monkeypatch:
         capsys.readouterr()
         assert main(["report", name]) == 2
         assert re.search(message, capsys.readouterr().err) and not Path(name).with_suffix(".html").exists()
+
+
+CHANGES: list[tuple[str, Any, str]] = [
+    ("tokens", lambda v: v[0], r"tokens must be an array of whole numbers \[B,S\], not of shape"),
+    ("tokens", lambda v: np.full(v.shape, np.nan), "tokens must be an array of whole numbers .*, not of float64"),
+    ("tokens", lambda v: -v, "tokens must hold finite numbers from 0"),
+    ("committed_at", lambda v: v[:, :1], "committed_at has 1 along its axis S, and tokens has"),
+    ("mask", np.zeros_like, "mask must have a real token in every sequence"),
+    ("recorded_steps", lambda v: v[::-1], "recorded_steps must increase"),
+    ("prompt_length", lambda v: v + 10**6, "prompt_length must lie inside the sequence"),
+    ("autoregressive", lambda v: np.array("x"), "autoregressive must be an array of True and False"),
+    ("token_texts", lambda v: v[0], "token_texts must be texts"),
+    ("token_texts", lambda v: np.full(v.shape, "\ud800"), "one of them is no text"),
+    ("settings", lambda v: np.array("3"), "must hold a JSON object, not int"),
+    ("settings", lambda v: np.array(3), "settings must be texts"),
+    ("settings", lambda v: np.array('{"words": [3]}'), "settings words must be a mapping"),
+    ("received", lambda v: v[0], "received has .* along its axis"),
+    ("received", lambda v: v * np.nan, "received must hold finite numbers"),
+    ("received", lambda v: -v, "received must hold finite numbers of 0 or more"),
+    ("lens.token", lambda v: v.astype(float), "lens.token must be an array of whole numbers"),
+    ("lens.position", lambda v: v + 10**6, "a recorded position lies outside the sequence"),
+    ("appending", lambda v: np.array([0, 0, 0, 0, 0]), "appending must be a length of blocks and four truth values"),
+    ("appending", lambda v: np.array("x"), "appending must be an array of whole numbers"),
+    ("received.x", lambda v: np.zeros((8, 4, 1)), "does not hold what jaxsink wrote there"),
+]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    path = tmp_path_factory.mktemp("recorded") / "run.npz"
+    jaxsink.respond("mini-llada", "Mia has 4 apples.", tokens=8, steps=8, record=path, record_what="received,lens")
+    with np.load(path) as file:
+        return {key: file[key] for key in file.files}
+
+
+@pytest.mark.parametrize(("name", "change", "message"), CHANGES)
+def test_recorded_arrays_of_other_kinds(
+    recorded: dict[str, np.ndarray], name: str, change: Any, message: str, tmp_path: Path
+) -> None:
+    """One sentence, and no page."""
+    path = tmp_path / "run.npz"
+    np.savez(path, allow_pickle=False, **recorded | {name: change(recorded.get(name))})
+    with pytest.raises(jaxsink.JaxsinkError, match=rf"run\.npz.*{message}"):
+        jaxsink.report(path, out=tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+    np.savez(path, allow_pickle=False, **recorded)
+    jaxsink.report(path, out=tmp_path / "r.html")
 
 
 def test_texts_of_tokens() -> None:

@@ -249,7 +249,9 @@ def test_broken_files_are_named(name: str, tmp_path: Path) -> None:
     [
         ({"scores": None, "kind": None}, "lacks scores, kind"),
         ({"kind": np.array("rnn")}, 'kind is "rnn"'),
-        ({"steps": np.arange(3)}, r"steps must have length 28, not shape \[3\]"),
+        ({"steps": np.arange(3)}, "steps has 3 along its axis T, and scores has 28"),
+        ({"steps": np.array(["x"] * 28)}, "steps must be an array of whole numbers"),
+        ({"tokens": np.zeros(41)}, r"tokens must be texts \[41\], not float64"),
         ({"masked": np.zeros((2, 2))}, r"masked must be floats \[28, 3, 2, 41\], not float64 \[2, 2\]"),
         ({"scores": np.zeros(3)}, r"scores must be \[steps, layers, heads, tokens\], not \[3\]"),
     ],

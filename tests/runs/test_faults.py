@@ -19,13 +19,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.compilation import ENVIRONMENT
-from support.jobs import JOBS, Job
+from support.jobs import JOBS, ON_TEXT, PAUSE, Job
 from support.paths import TESTS
 
 from jaxsink.errors import JaxsinkError
@@ -104,6 +105,25 @@ def test_killed_and_stopped(name: str, whole: Callable[[str], Any], tmp_path: Pa
     assert job.results(out) == whole(name)
 
 
+@pytest.mark.slow
+def test_a_training_on_text_is_killed_between_two_states(tmp_path: Path) -> None:
+    """After steps that no state has yet; going on takes them again."""
+    job, out = ON_TEXT["train-text"], tmp_path / "killed" / "out"
+    for folder in (out.parent, tmp_path / "whole"):
+        folder.mkdir()
+    job.run(tmp_path / "whole" / "out", never, 1)
+    killed = process("train-text", out)
+    wait_until_kept(killed)
+    time.sleep(PAUSE + 0.01)  # it has gone on
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    states = [int(path.name) for path in (out / "states").iterdir() if path.name.isdigit()]
+    assert killed.returncode == -signal.SIGKILL and 0 < max(states) < 40 and not (out / "model").exists()
+    job.run(out, never, 1)
+    assert job.results(out) == job.results(tmp_path / "whole" / "out")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_full_disk(name: str, whole: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every write of the job fails once: at the first, the next, and so on; what was finished is never lost."""
@@ -130,6 +150,7 @@ def test_a_full_disk(name: str, whole: Callable[[str], Any], tmp_path: Path, mon
     assert not [path for path in tmp_path.rglob("*") if ".partial" in path.name or ".lock" in path.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_begun_on_eight_devices_and_finished_on_one(name: str, whole: Callable[[str], Any], tmp_path: Path) -> None:
     job, out = JOBS[name], tmp_path / "out"
@@ -146,6 +167,7 @@ def results_file(out: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_LINES)
 def test_a_torn_line_is_computed_anew_and_nothing_else(
     name: str, half: Any, whole: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -219,6 +241,7 @@ def test_a_repeated_line_is_named(name: str, half: Any, tmp_path: Path) -> None:
         JOBS[name].run(out, never, 1)
 
 
+@pytest.mark.slow
 def test_a_damaged_gallery_is_named(half: Any, whole: Callable[[str], Any], tmp_path: Path) -> None:
     out = half("study", tmp_path)
     JOBS["study"].run(out, never, 1)
@@ -232,6 +255,7 @@ def test_a_damaged_gallery_is_named(half: Any, whole: Callable[[str], Any], tmp_
     assert JOBS["study"].results(out) == whole("study")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["arrays", "state.json", "loss.csv"])
 def test_a_damaged_state_is_named(file: str, half: Any, whole: Callable[[str], Any], tmp_path: Path) -> None:
     out = half("train", tmp_path)

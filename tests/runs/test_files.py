@@ -19,12 +19,13 @@ from support.checkpoints import config_of, make, random_model, run
 from support.paths import ROOT
 
 import jaxsink
+from jaxsink.checkpoints.load import sampler_for, size_on_disk
 from jaxsink.checkpoints.storage import MANIFEST
 from jaxsink.errors import JaxsinkError
 from jaxsink.runs.atomic import new_file, write_json
 from jaxsink.runs.files import LARGEST_TEXT, check_inside, interpreting, read_json
 from jaxsink.runs.lines import LineFile
-from jaxsink.text.guard import library_errors
+from jaxsink.text.guard import library_errors, panics_aside
 from jaxsink.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -38,6 +39,7 @@ def full_device(path: Path) -> None:
         pytest.skip("only root makes device nodes")
 
 
+STORED = "weights/state/manifest.ocdbt"
 SPECIAL: dict[str, Callable[[Path], None]] = {"pipe": os.mkfifo, "device": full_device}
 
 
@@ -105,16 +107,54 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+REFUSED = r"no regular file|no directory|a link|no config\.json|a checkpoint of jaxsink already"
+
+
 @pytest.mark.parametrize("kind", [*SPECIAL, "link"])
-@pytest.mark.parametrize("name", [MANIFEST, "weights/orbax.checkpoint", "weights/state/manifest.ocdbt"])
+@pytest.mark.parametrize(
+    "name", [MANIFEST, "weights", "weights/state", "weights/state/d", "weights/orbax.checkpoint", STORED]
+)
 def test_special_files_in_a_checkpoint(name: str, kind: str, saved: Path, tmp_path: Path) -> None:
+    """Files and directories of weights alike, whether they are loaded, looked at or converted."""
     folder = tmp_path / "model"
     shutil.copytree(saved, folder)
     outside = tmp_path / "outside"
     (folder / name).rename(outside)
     SPECIAL[kind](folder / name) if kind in SPECIAL else (folder / name).symlink_to(outside)
-    with pytest.raises(JaxsinkError, match=r"no regular file|link|no config\.json"):
-        jaxsink.load(folder)
+    for use in (jaxsink.load, jaxsink.describe, lambda path: jaxsink.convert(path, tmp_path / "out")):
+        with pytest.raises(JaxsinkError, match=REFUSED):
+            use(str(folder))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.json", "merges.txt"])
+def test_a_special_file_is_no_missing_tokenizer(name: str, kind: str, saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(saved, folder)
+    for other in {"vocab.json", "merges.txt"} - {name}:
+        (folder / other).write_text("{}")
+    SPECIAL[kind](folder / name)
+    for use in (Tokenizer.load, lambda path: jaxsink.load(path).tokenizer):
+        with pytest.raises(JaxsinkError, match=rf"cannot read .*{name}: it is no regular file\."):
+            use(folder)
+    with pytest.raises(JaxsinkError, match=rf"cannot read .*{name}: it is no regular file\."):
+        jaxsink.save(jaxsink.load(folder), tmp_path / "again")
+
+
+@pytest.mark.parametrize("name", ["weights", "tokenizer"])
+def test_a_linked_directory_is_not_measured_and_not_read(name: str, saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(saved, folder)
+    outside = tmp_path / "outside"
+    (folder / "weights").rename(outside) if name == "weights" else outside.mkdir()
+    (outside / "tokenizer.json").write_text(json.dumps(BPE))
+    (outside / "large").write_bytes(bytes(1 << 20))
+    (folder / name).symlink_to(outside)
+    assert "MiB" not in size_on_disk(folder)
+    read = {"weights": sampler_for, "tokenizer": Tokenizer.load}[name]
+    with pytest.raises(JaxsinkError, match=f"{name} is a link to .*outside, outside its directory"):
+        read(folder)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json", "model.safetensors"])
@@ -170,6 +210,14 @@ BOMBS: dict[str, Any] = {
     },
     "backtracking": {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}},
     "counts": {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "((a{100}){100}){9}"}, "behavior": "Isolated"}},
+    "a decoder": {"decoder": {"type": "Sequence", "decoders": [{**REPLACE, "content": "a" * 1000}] * 4}},
+    "a long beginning": {"normalizer": {"type": "Prepend", "prepend": "a" * 10**6}},
+    "a long template": {
+        "post_processor": {
+            "type": "Sequence",
+            "processors": [{"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2000}],
+        }
+    },
     "many steps": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 101}},
 }
 
@@ -199,6 +247,17 @@ def test_a_tokenizer_that_panics_is_one_sentence(number: int, tmp_path: Path) ->
         tokenizer.decode([0, 1])
 
 
+def test_the_report_of_a_panic_is_kept_back_and_nothing_else(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps({**BPE, "normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////w=="}})
+    )
+    with pytest.raises(JaxsinkError, match=r"tokenizer\.json is not a tokenizer that can be read"):
+        Tokenizer.load(tmp_path)
+    with panics_aside():
+        os.write(2, b"kept")
+    assert capfd.readouterr().err == "kept"
+
+
 def test_a_panic_is_an_error() -> None:
     class Panic(BaseException):
         """As PyO3's, which is none of Exception's."""
@@ -219,6 +278,18 @@ def jaxsink_command(*arguments: str | bytes, into: str = "cat") -> subprocess.Co
     return subprocess.run(
         [*command, *arguments], capture_output=True, text=True, env=environment, timeout=300, check=False
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("arguments", [["models"], ["--help"], ["--version"], ["train", "--help"]])
+def test_a_full_standard_output_is_named(arguments: list[str], buffered: bool) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "jaxsink", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "" if buffered else "1"}
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.endswith("jaxsink: standard output: No space left on device.\n")
 
 
 @pytest.mark.slow

@@ -309,7 +309,7 @@ def test_the_cpu_is_taken_where_nothing_else_is(monkeypatch, environment, is_ins
     fake = {"HOME": "/x", **environment}
     monkeypatch.setattr(platform.os, "environ", fake)
     monkeypatch.delitem(sys.modules, "jax")
-    monkeypatch.setattr(platform, "find_spec", lambda name: is_installed or None)
+    monkeypatch.setattr(platform, "is_installed", lambda extra: is_installed and extra == "tpu")
     monkeypatch.setattr(platform, "has_accelerator", lambda: is_there)
     platform.use_cpu_if_alone()
     assert fake.get("JAX_PLATFORMS") == expected

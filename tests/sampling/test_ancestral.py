@@ -130,6 +130,7 @@ def indifferent(family: str, vocab: int = 8, **changes: Any) -> tuple[jaxsink.Mo
     return model, probs / probs.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "sampler"),
     [
@@ -149,6 +150,7 @@ def test_texts_have_the_distribution_of_the_model(family: str, sampler: Any) -> 
     assert chi2 < 22.5  # 6 degrees of freedom: p = 0.001
 
 
+@pytest.mark.slow
 def test_as_many_masks_are_left_as_the_level_says() -> None:
     model, _ = indifferent("mdlm")
     out = jaxsink.generate(model, np.zeros((60, 1), int), AncestralSampler(40, 4), seed=range(60))
@@ -237,5 +239,6 @@ def test_records_are_those_of_the_canvas_at_its_noise_level(family: str) -> None
     out = jaxsink.generate(model, PROMPTS, sampler, record=jaxsink.record.received())
     for step in range(len(out.recorded_steps)):
         time = np.full(2, told[family][step])
-        seen = jaxsink.forward(model, out.canvas(step, 80), time=time, record=jaxsink.record.received())
+        there = out.real_at()[step]
+        seen = jaxsink.forward(model, out.canvas(step, 80), there, time=time, record=jaxsink.record.received())
         np.testing.assert_allclose(out.record[step], seen.record, atol=1e-5)

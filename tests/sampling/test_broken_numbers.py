@@ -65,3 +65,25 @@ def test_forbidden_tokens_are_no_damage() -> None:
     assert int(some.tokens[:, 3:].max()) < 10
     with pytest.raises(JaxsinkError, match="NaN or infinite"):
         jaxsink.generate(model, PROMPTS, SAMPLERS["llada_tiny"], edit_logits=lambda step, logits, at: logits - jnp.inf)
+
+
+@pytest.mark.parametrize("name", ["llada_tiny", "dream_tiny"])
+@pytest.mark.parametrize("how", ["plain", "streamed", "pmap", "mesh"])
+@pytest.mark.parametrize(("when", "wrong"), [(-1, 10_000), (3, 10_000), (3, -1)])
+def test_tokens_beyond_the_vocabulary(name: str, how: str, when: int, wrong: int) -> None:
+    """What `edit_tokens` writes are the model's tokens, or the run ends there."""
+    model = golden(name).model
+    vocab, seen = model.config.vocab, []
+    options: dict[str, Any] = {"streamed": {"stream": 1}, "pmap": {"devices": jax.devices()[:2]}}.get(how, {})
+    if how == "streamed":
+        options["listener"] = lambda step, tokens, committed_at: seen.append(tokens)
+    model = shard(model, make_mesh(2, 4)) if how == "mesh" else model
+
+    def edit(step: Array, tokens: Array) -> Array:
+        return tokens.at[:, 0].set(jnp.where((step == when) & (tokens[:, 0] == 5), wrong, tokens[:, 0]))
+
+    with pytest.raises(
+        JaxsinkError, match=f"edit_tokens wrote token id {wrong} into sequence 0, outside .* of {vocab} rows"
+    ):
+        jaxsink.generate(model, PROMPTS, SAMPLERS[name], edit_tokens=edit, **options)
+    assert all(tokens.min() >= 0 and tokens.max() < vocab for tokens in seen)

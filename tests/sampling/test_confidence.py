@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import jaxsink
 from jaxsink import parallel
-from jaxsink.recording.recorders import received
+from jaxsink.recording.attention import received
 from jaxsink.sampling import confidence as choose
 from jaxsink.tasks.batches import prompt_ids
 from jaxsink.tasks.task import problems
@@ -101,6 +101,7 @@ def written(name: str, ids: list[list[int]], model: jaxsink.Model, **options):
     return jaxsink.generate(model, ids, BUILTIN[name].sampler, record=received(), pad_to=SUMS.prompt, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(BUILTIN))
 def test_a_trained_model_writes_the_same_in_any_company(name: str) -> None:
     """Alone, in a batch, over devices and cut into parts: tokens and order are equal though every program rounds

@@ -23,19 +23,19 @@ PROMPTS = [np.random.default_rng(n).integers(4, 60, n).tolist() for n in LENGTHS
 FREE = FastDLLMv2Sampler(9, 4, 2, threshold=0.2, stop_at_eos=False)
 
 
-def seeing(block: int) -> jaxsink.Model:
+def seeing(block: int, family: str = "fast_dllm") -> jaxsink.Model:
     """The model, trained with blocks of four, under blocks of another size."""
-    model = model_of("fast_dllm")
+    model = model_of(family)
     config = model.config.replace(block_length=block)
     return jax.tree.unflatten(jax.tree.structure(jaxsink.abstract(config)), jax.tree.leaves(model))
 
 
-def agree(sampler: FastDLLMv2Sampler, **more: Any) -> jaxsink.Generation:
+def agree(sampler: FastDLLMv2Sampler, family: str = "fast_dllm", **more: Any) -> jaxsink.Generation:
     """Prompts of all lengths in one batch, each as the slow sampler writes it alone."""
-    out = jaxsink.generate(model_of("fast_dllm"), PROMPTS, sampler, **more)
-    see = eyes(seeing(sampler.block_size))
+    out = jaxsink.generate(model_of(family), PROMPTS, sampler, **more)
+    see = eyes(seeing(sampler.block_size, family))
     for row, prompt in enumerate(PROMPTS):
-        expected = slow_fast_dllm(see, model_of("fast_dllm").config, prompt, sampler)
+        expected = slow_fast_dllm(see, model_of(family).config, prompt, sampler)
         real = np.asarray(out.mask)[row]
         assert np.asarray(out.tokens)[row, real].tolist() == expected.tokens
         assert np.asarray(out.committed_at)[row, real].tolist() == expected.at
@@ -64,6 +64,10 @@ def test_step_by_step(name: str) -> None:
     assert max(together) <= sampler.small_block_size
     if sampler.threshold < 0.3:
         assert min(np.asarray(out.steps)) < max(written)
+
+
+def test_one_kv_head_step_by_step() -> None:
+    agree(SETTINGS["small blocks"], "fast_dllm, one kv head")
 
 
 def test_a_prompt_of_one_block_is_shown_to_the_model() -> None:

@@ -32,7 +32,7 @@ from jaxsink import (
 from jaxsink.nn.batch import Batch
 from jaxsink.recording import recorders as record
 from jaxsink.recording import reductions as reduce
-from jaxsink.sampling import execution
+from jaxsink.sampling import execution, whole_run
 from jaxsink.sampling.block_cache import head_queries
 from jaxsink.sampling.execution import Program
 
@@ -129,10 +129,13 @@ def same_row(batch: jaxsink.Generation, row: int, other: jaxsink.Generation, at:
     mine, alone = (np.asarray(out.record["received"])[:steps, :, r] for out, r in pairs)
     np.testing.assert_allclose(mine[..., ours], alone[..., theirs], atol=1e-5)
     assert (mine[..., ~ours] == 0).all()
+    mine, alone = (out.real_at()[:steps, r] for out, r in pairs)
+    np.testing.assert_array_equal(mine[:, ours], alone[:, theirs])
     mine, alone = (np.asarray(out.record["top"]["score"])[:steps, :, r] for out, r in pairs)
     np.testing.assert_allclose(mine, alone, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_batch_of_seven_is_seven_runs(name: str) -> None:
     _, sampler, intervene = SETTINGS[name]
@@ -153,7 +156,14 @@ def test_a_batch_of_seven_is_seven_runs(name: str) -> None:
             assert count == 8 or tokens[count - 1] in model_for(name).config.eos_ids
 
 
-@pytest.mark.parametrize("name", ["sdar", "bd3lm, first hitting", "gidd", "autoregressive, greedy", "llada2, editing"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sdar", "bd3lm, first hitting", "gidd", "autoregressive, greedy", "llada2", "llada2, editing"),
+        "fast_dllm, other blocks, eos",
+    ],
+)
 def test_padding_to_a_multiple_changes_nothing(name: str) -> None:
     _, sampler, _ = SETTINGS[name]
     padded = jaxsink.generate(model_for(name), PROMPTS, sampler, record=WANTED, seed=SEEDS, pad_to=8)
@@ -193,6 +203,7 @@ def test_window_logits_are_the_head_of_their_positions(family: str) -> None:
         np.testing.assert_allclose(received.sum(axis=-1), 10, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada, quota", "llada2, editing"])
 def test_unrolled_and_blocked_models_write_the_same(name: str) -> None:
     model, sampler = model_for(name), SETTINGS[name][1]
@@ -228,7 +239,7 @@ def program(monkeypatch: Any, sampler: Any, prompt: int, backend: str | None = N
         caught.append(program.lower(*canvas.shape, program.spec.total_steps))
         raise Stop
 
-    monkeypatch.setattr(generating, "run", run)
+    monkeypatch.setattr(whole_run, "run", run)
     wanted, model = record.received().then(reduce.top(2)), model_of(family)
     model = model.with_config(model.config.replace(max_positions=512))
     with pytest.raises(Stop):

@@ -69,7 +69,7 @@ def draws_of(case: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def run(name: str, case: str, **more: Any) -> jaxsink.Generation:
     expected = golden(name).case(case)
     mask = expected["attention_mask"].astype(bool) if "attention_mask" in expected else None
-    model = golden(name).model.with_attention("causal" if case == "gen_ar" else None)
+    model = golden(name).model
     prompts = expected["prompt"]
     if "prompt_lens" in expected:  # dllm's, of different lengths
         prompts = [prompt[:n].tolist() for prompt, n in zip(prompts, expected["prompt_lens"], strict=True)]
@@ -140,6 +140,20 @@ def test_golden_generation(name: str, case: str) -> None:
         same_blocks(out, expected)
     if isinstance(sampler_of(name, case), FastDLLMv2Sampler):
         same_small_blocks(out, expected)
+
+
+def test_autoregressive_on_weights_of_three_modes() -> None:
+    """ARSampler runs Nemotron causally by itself: tokens, records and interventions are those of the causal model."""
+    expected, sampler = golden("nemotron_labs_diffusion_tiny").case("gen_ar"), ARSampler(16, stop_at_eos=False)
+    model, prompts = golden("nemotron_labs_diffusion_tiny").model, [expected["prompt"][0].tolist(), [7, 8, 9]]
+    how = {"record": jaxsink.record.received(), "intervene": jaxsink.sinks.MaskSinks(k=1, rows="all")}
+    for more in ({"record": how["record"]}, how):
+        ours = jaxsink.generate(model, prompts, sampler, **more)
+        causal = jaxsink.generate(model.with_attention("causal"), prompts, sampler, **more)
+        np.testing.assert_array_equal(ours.tokens, causal.tokens)
+        np.testing.assert_array_equal(ours.record, causal.record)
+        assert ours.autoregressive
+    assert model.config.attention == "bidirectional"
 
 
 def test_golden_hooks() -> None:

@@ -80,12 +80,12 @@ def run(family: str, intervene: Any = None) -> jaxsink.Generation:
 
 def again(family: str, out: jaxsink.Generation, wanted: Any, drops: Any = None) -> Any:
     """What `forward` records on the canvas of every step, [T,L,B,...]; all steps in one batch."""
-    model, mask = model_of(family), np.asarray(out.mask)
-    steps, batch = len(out.recorded_steps), len(mask)
+    model, there = model_of(family), out.real_at()
+    steps, batch = there.shape[:2]
     canvases = np.concatenate([out.canvas(step, 80) for step in range(steps)])
-    given = np.tile((np.asarray(out.committed_at) < 0) & mask, (steps, 1))
+    given = np.tile((np.asarray(out.committed_at) < 0) & np.asarray(out.mask), (steps, 1))
     drop = None if drops is None else np.concatenate(list(drops), axis=1)
-    seen = jaxsink.forward(model, canvases, np.tile(mask, (steps, 1)), drop=drop, record=wanted, prompt=given).record
+    seen = jaxsink.forward(model, canvases, np.concatenate(there), drop=drop, record=wanted, prompt=given).record
     return jax.tree.map(
         lambda x: np.moveaxis(np.asarray(x).reshape(x.shape[0], steps, batch, *x.shape[2:]), 1, 0), seen
     )
@@ -187,12 +187,10 @@ def reductions_agree(records: Any, received: np.ndarray, real: np.ndarray, kinds
 @pytest.mark.parametrize("family", ["sdar", "llama3.1"])
 def test_reductions_in_the_loop(family: str) -> None:
     out = run(family)
-    mask, at = np.asarray(out.mask), np.asarray(out.committed_at)
-    steps = np.arange(len(out.recorded_steps))[:, None, None]
-    real = mask & (steps < np.asarray(out.steps)[:, None])
-    prompt = np.broadcast_to(np.arange(mask.shape[1]) < out.prompt_length, real.shape)
+    at, steps = np.asarray(out.committed_at), np.arange(len(out.recorded_steps))[:, None, None]
+    real = out.real_at() & (steps < np.asarray(out.steps)[:, None])
+    prompt = np.broadcast_to(np.arange(at.shape[1]) < out.prompt_length, real.shape)
     if family == "llama3.1":
-        real = real & (np.arange(mask.shape[1]) < out.prompt_length + steps)
         kinds = np.where(prompt, PROMPT, UNMASKED)
     else:
         kinds = np.where(at >= steps, MASKED, np.where(prompt, PROMPT, UNMASKED))
@@ -275,8 +273,9 @@ def test_streamed_autoregressive_records() -> None:
 def test_an_intervention_hides_what_the_last_step_names(family: str) -> None:
     """Every step again, with the drop that NumPy makes of the record of the step before."""
     out, free = run(family, DropLargest()), run(family)
-    received, mask = np.asarray(out.record["received"]), np.asarray(out.mask)
-    drops = np.stack([np.zeros_like(received[0], bool), *[largest(r, mask) for r in received[:-1]]])
+    received, there = np.asarray(out.record["received"]), out.real_at()
+    found = map(largest, received[:-1], there)
+    drops = np.stack([np.zeros_like(received[0], bool), *found])
     expected = again(family, out, {"maps": record.maps(), "received": record.received()}, drops)
     near(out.record, expected, out)
     taken = np.arange(len(drops))[:, None] < np.asarray(out.steps)

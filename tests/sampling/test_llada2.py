@@ -38,10 +38,16 @@ def slowly(model: jaxsink.Model, prompt: list[int], sampler: LLaDA2Sampler) -> S
     return slow_llada2(eyes(seen_as), model.config, prompt, sampler)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_step_by_step(name: str) -> None:
+LEAN = "llada2, one kv head, one expert"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "name"), [*(("llada2", name) for name in SETTINGS), (LEAN, "quota"), (LEAN, "editing")]
+)
+def test_step_by_step(family: str, name: str) -> None:
     """Sequences of different lengths, padded on the left; what the model saw at every step is known too."""
-    model, sampler = model_of("llada2"), SETTINGS[name]
+    model, sampler = model_of(family), SETTINGS[name]
     prompts = [PROMPTS[0][:3].tolist(), PROMPTS[1].tolist()]
     out = jaxsink.generate(model, prompts, sampler)
     assert (out.commits is not None) == sampler.edits
@@ -86,6 +92,7 @@ def test_streamed_and_stored_commits_are_the_same(tmp_path: Any) -> None:
     back, _, _ = read_record(file.path)
     np.testing.assert_array_equal(back.commits, whole.commits)
     assert set(back.record) == {"received"}
+    assert back.appending == whole.appending
 
 
 def love_mask(step: Any, logits: Any, position: Any) -> Any:

@@ -14,7 +14,7 @@ from support.models import lively
 
 import jaxsink
 from jaxsink.errors import JaxsinkError
-from jaxsink.recording.recorders import maps, received, received_by_query, row_entropy
+from jaxsink.recording.attention import maps, received, received_by_query, row_entropy
 from jaxsink.recording.reductions import head_mean, sink_counts, top
 from jaxsink.sampling.leaves import Kept, leaves
 

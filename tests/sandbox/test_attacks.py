@@ -12,14 +12,13 @@ import pytest
 from support.attacks.measure import ENDS, Outcome
 from support.attacks.programs import ATTACKS
 from support.attacks.users import User, measured, python_for, seen, users
+from support.levels import EVERY_LEVEL, need, offered
 
-from jaxsink.errors import JaxsinkError
 from jaxsink.sandbox.levels import LEVELS, Level
-from jaxsink.sandbox.runner import check_sandbox
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "sandbox.json"
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or python_for(users()[-1]) is None,
+    not EVERY_LEVEL and (sys.platform != "linux" or python_for(users()[-1]) is None),
     reason="needs Linux, and a Python that an unprivileged user may start",
 )
 
@@ -27,25 +26,16 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def outcomes() -> dict[tuple[str, str], dict[str, Outcome]]:
     """By level and user; all at once, since most of the time is waiting."""
-    wanted = [(level, user) for level, user in product(LEVELS, users()) if is_offered(level)]
+    wanted = [(level, user) for level, user in product(LEVELS, users()) if offered(level)]
     with ThreadPoolExecutor(len(wanted) or 1) as pool:
         found = pool.map(lambda pair: measured(*pair, quick=True), wanted)
         return {(level, user.name): one for (level, user), one in zip(wanted, found, strict=True)}
 
 
-def is_offered(level: Level) -> bool:
-    try:
-        check_sandbox(level)
-    except JaxsinkError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("user", [user.name for user in users()])
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_attack_gets_anything(level: Level, user: str, outcomes: dict[tuple[str, str], dict[str, Outcome]]) -> None:
-    if not is_offered(level):
-        pytest.skip(f"the level {level} is not to be had here")
+    need(level)
     found = outcomes[level, user]
     assert set(found) == {*ATTACKS, *ENDS}
     assert {name: words for name, (held, words) in found.items() if not held} == {}
@@ -55,8 +45,7 @@ def test_no_attack_gets_anything(level: Level, user: str, outcomes: dict[tuple[s
 @pytest.mark.parametrize("level", LEVELS)
 def test_all_that_holds_a_program_is_in_place(level: Level, user: User) -> None:
     """Seen from outside, while it runs; the two sides share nothing."""
-    if not is_offered(level):
-        pytest.skip(f"the level {level} is not to be had here")
+    need(level)
     found = seen(level, user)
     first, second = found.pop("sockets")
     assert len(first) == len(second) == 1 and first != second

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import levels
+from support.levels import need
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.sandbox import runner
@@ -94,6 +96,17 @@ def test_a_refusal_is_not_kept_from_the_next_try(monkeypatch: pytest.MonkeyPatch
     check_sandbox("limits")
 
 
+@pytest.mark.parametrize("every", [False, True])
+def test_where_every_level_is_to_be_had_none_is_passed_over(every: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAXSINK_EVERY_LEVEL=1, as CI has it."""
+    check_sandbox.cache_clear()
+    monkeypatch.setattr(runner, "START", "raise SystemExit")
+    monkeypatch.setattr(levels, "EVERY_LEVEL", every)
+    with pytest.raises(pytest.fail.Exception if every else pytest.skip.Exception, match="limits is not to be had here"):
+        need("limits")
+    check_sandbox.cache_clear()
+
+
 @pytest.mark.parametrize("level", ["namespaces", "limits"])
 def test_a_detour_in_the_path_of_python_changes_nothing(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, name = os.path.split(sys.executable)
@@ -165,10 +178,7 @@ os.wait()
 
 
 def test_the_view_alone_can_only_be_read_with_all_mounts_below() -> None:
-    try:
-        check_sandbox("namespaces")
-    except JaxsinkError:
-        pytest.skip("the kernel allows no namespaces here")
+    need("namespaces")
     text = said(VIEW)
     assert text.startswith(str(["Read-only file system"] * 4)) and text.endswith(" 1"), text
     assert "'proc'" not in text and "'home'" not in text
@@ -198,10 +208,7 @@ print(outcome(os.kill, os.getppid(), 0) if landlock.version() >= 6 else "Permiss
 
 
 def test_landlock_alone_lets_only_libraries_be_read(tmp_path: Path) -> None:
-    try:
-        check_sandbox("limits")
-    except JaxsinkError:
-        pytest.skip("the kernel has no Landlock")
+    need("limits")
     for name in ("folder", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "kept").write_text("keep")

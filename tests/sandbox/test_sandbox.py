@@ -6,19 +6,22 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.attacks.field import adopt_orphans, descendants, survivors
 from support.attacks.measure import PROCESSES
+from support.levels import need, offered
 
 from jaxsink.errors import JaxsinkError
 from jaxsink.sandbox import runner as sandbox
 from jaxsink.sandbox.levels import LEVELS, Level
-from jaxsink.sandbox.runner import Checks, Limits, Verdict, check_sandbox, run_checks
+from jaxsink.sandbox.runner import Checks, Limits, Verdict, run_checks
 
 ADD = "def add(a, b):\n    return a + b\n"
 WRONG = "def add(a, b):\n    return 0\n"
@@ -29,18 +32,9 @@ QUICK = Limits(seconds=6.0, cpu_seconds=2, memory=2**29)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are confined on Linux only")
 
 
-def offered(level: Level) -> bool:
-    try:
-        check_sandbox(level)
-    except JaxsinkError:
-        return False
-    return True
-
-
 @pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest) -> Level:
-    if not offered(request.param):
-        pytest.skip(f"the level {request.param} is not to be had here")
+    need(request.param)
     return request.param
 
 
@@ -48,6 +42,41 @@ def run(program: str, checks: Checks = CHECKS, level: Level | None = None, **cha
     limits = Limits(**{**QUICK.__dict__, **changes})
     level = level or next(one for one in LEVELS if offered(one))
     return run_checks(program, checks, allow_code_execution=True, sandbox=level, limits=limits)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"program": b"x = 1"},
+        {"program": None},
+        {"checks": "assert True"},
+        {"limits": 3},
+        {"sandbox": ["limits"]},
+    ],
+)
+def test_wrong_arguments_are_named(change: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"program": ADD, "checks": CHECKS, **change}
+    with pytest.raises(JaxsinkError, match=f"run_checks: {next(iter(change))} must be a"):
+        run_checks(given.pop("program"), given.pop("checks"), allow_code_execution=True, **given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (Limits, {"seconds": float("nan")}),
+        (Limits, {"seconds": 0}),
+        (Limits, {"cpu_seconds": 1.5}),
+        (Limits, {"memory": -1}),
+        (Limits, {"memory": 10**30}),
+        (Limits, {"files": 3}),
+        (Checks, {"names": "add", "code": ""}),
+        (Checks, {"names": ("add",), "code": 3}),
+        (Checks, {"names": (3,), "code": ""}),
+    ],
+)
+def test_wrong_limits_and_checks_are_named(kind: type, settings: dict[str, Any]) -> None:
+    with pytest.raises(JaxsinkError, match=rf"^{kind.__name__}: \w+ must be a"):
+        kind(**settings)
 
 
 @pytest.mark.parametrize("leave", [False, None, 1, "yes"])
@@ -216,6 +245,7 @@ def test_checks_use_their_own_builtins() -> None:
     assert not run(program, Checks(("add",), "assert abs(add(1, 2) - 3) < 1e-6\n")).passed
 
 
+@pytest.mark.slow
 def test_endless_loops_end(level: Level) -> None:
     for program in ("while True: pass\n", "def add(a, b):\n    import time\n    time.sleep(1000)\n"):
         start = time.monotonic()
@@ -251,6 +281,43 @@ def test_nothing_is_seen_but_libraries(level: Level, tmp_path: Path) -> None:
     )
     verdict = run(program, Checks(("read", "own", "some"), code), level)
     assert verdict.passed, verdict
+
+
+def test_what_limits_tell_of_files_outside() -> None:
+    """What `stat` and `readlink` say; not what files and directories hold. In namespaces there is nothing to ask about."""
+    asked = """
+import json, os
+def told(path):
+    found = []
+    for ask in (os.stat, os.readlink, os.listdir, open, os.getxattr):
+        try:
+            value = ask(path, "user.x") if ask is os.getxattr else ask(path)
+            value = [value.st_size, value.st_uid, value.st_mtime] if ask is os.stat else value
+        except OSError as error:
+            value = type(error).__name__
+        found.append(value)
+    return found
+"""
+    for level in LEVELS:
+        need(level)
+        with tempfile.TemporaryDirectory() as name:
+            os.chmod(name, 0o755)  # nobody may look into it
+            file, link = Path(name, "file"), Path(name, "link")
+            file.write_text("12345")
+            os.utime(file, (1, 7))
+            link.symlink_to("somewhere")
+            refused = ["PermissionError"] * 2
+            seen = {
+                "limits": (
+                    [[5, os.geteuid(), 7.0], "OSError", "NotADirectoryError", *refused],
+                    ["FileNotFoundError", "somewhere", *["FileNotFoundError"] * 2, "PermissionError"],
+                ),
+                "namespaces": ([*["FileNotFoundError"] * 4, "PermissionError"],) * 2,
+            }
+            for path, wanted in zip((file, link), seen[level], strict=True):
+                check = f"assert told({str(path)!r}) == {wanted!r}, told({str(path)!r})"
+                verdict = run(asked, Checks(("told",), check), level)
+                assert verdict.passed, (level, path, verdict)
 
 
 def test_the_environment_is_empty(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ def by_hand(model: jaxsink.Model, prompt: list[int], policy: MaskSinks, force: l
     return tokens, sums, received, drops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [
@@ -71,6 +72,7 @@ def test_every_step_is_a_pass_over_all_tokens(model, policy, force, whole_map) -
         assert any(drop.any() for drop in drops)
 
 
+@pytest.mark.slow
 def test_hidden_from_all_queries_is_not_hidden_from_the_newest_alone(model) -> None:
     """And without anything hidden both are the same, whatever runs beside it."""
     policies = (None, MaskSinks(2, "first", rows="all"))

@@ -52,7 +52,7 @@ def test_split_by_query(maps) -> None:
         np.testing.assert_array_equal(split.unmasked[row, head], other)
         assert bool(split.same_top[row, head]) == (of_masked.argmax() == of_others.argmax())
         assert float(split.overlap[row, head]) == pytest.approx((one & other).sum() / (one | other).sum())
-    with no_shape_checks(), pytest.raises(JaxsinkError, match="received_by_query"):
+    with no_shape_checks(), pytest.raises(JaxsinkError, match="by_query must be a mapping"):
         split_by_query(maps)
 
 

@@ -60,6 +60,7 @@ def slow(policy: MaskSinks, maps: np.ndarray, real: np.ndarray, seed: int) -> np
     return hidden
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "policy"),
     [
@@ -100,6 +101,7 @@ def test_what_is_hidden_is_what_slow_code_hides(family: str, policy: MaskSinks) 
         np.testing.assert_array_equal(alone.record["dropped"][:, :, 0], found[:, :, row, :, 6 - len(prompt) :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada", "llama3.1"])
 def test_policies_take_turns_on_devices_too(family: str) -> None:
     policies = (
@@ -125,6 +127,7 @@ def test_policies_take_turns_on_devices_too(family: str) -> None:
             np.testing.assert_array_equal(alone.record["dropped"][:, :, 0], out.record["dropped"][:, :, row, :, start:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "rows"), [("llada", None), ("llama3.1", None), ("llama3.1", "all")])
 def test_a_mesh_changes_nothing(family: str, rows) -> None:
     policies = Turns((MaskSinks(2, "partner", rows=rows), None, MaskSinks(1, "mass", rows=rows)))

@@ -95,7 +95,10 @@ def test_a_sink_that_comes_back_every_other_step() -> None:
     assert nothing.number[0] == 0 and np.isnan(nothing.duty[0]) and np.isnan(nothing.are_sinks[0])
     clean = hidden_keys(received, dropped, np.ones((1, 4), bool), policy=MaskSinks(1, rank_on="clean"))
     assert clean.number[0] == 1 and np.isnan(clean.mass[0]) and np.isnan(clean.are_sinks[0])
-    with no_shape_checks(), pytest.raises(JaxsinkError, match=r"must be \[T,L,B,H,S\]"):
+    with (
+        no_shape_checks(),
+        pytest.raises(JaxsinkError, match=r"must be an array of numbers \[T,L,B,H,S\]"),
+    ):
         hidden_keys(received[0], dropped[0], np.ones((1, 4), bool))
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.planted import MASK, VOCAB, expected_received, planted_model
 
 import jaxsink
-from jaxsink.recording.recorders import received
+from jaxsink.recording.attention import received
 from jaxsink.sinks import MaskSinks, Threshold, detect, frequency, fresh, track
 from jaxsink.sinks.tokens import KINDS
 from jaxsink.sinks.track import MOVING, NONE, STATIC

@@ -82,6 +82,7 @@ def replay(family: str, cache: Any, policy: MaskSinks, out: jaxsink.Generation, 
         ranked = maps[:, :, [j - first for j in queries if 0 <= j - first < maps.shape[2]]].sum(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "cache", "policy"), CASES, ids=lambda x: repr(x)[:70])
 def test_every_step_is_what_slow_code_does(family: str, cache: Any, policy: MaskSinks) -> None:
     out = run(family, cache, policy)
@@ -106,6 +107,7 @@ def test_where_all_of_a_response_is_decoded_at_once_both_are_the_same() -> None:
     assert np.abs(apart[0] - apart[1]).max() > 1e-2  # here in blocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_neither_batch_nor_devices_nor_backend_matter(family: str) -> None:
     policies = Turns((MaskSinks(2, "partner", rows="decoded"), None, MaskSinks(1, "mass", rows="decoded")))

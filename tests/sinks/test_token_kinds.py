@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import tokenizers
 from support.golden import golden
+from support.made_generation import Letters
 from support.shape_checks import no_shape_checks
 
 import jaxsink
 from jaxsink import JaxsinkError, ModelConfig, Tokenizer
-from jaxsink.recording.recorders import Tap
+from jaxsink.nn.taps import Tap
 from jaxsink.sinks import tokens
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -121,7 +122,7 @@ def test_what_the_config_says_goes_first(tmp_path: Path) -> None:
     assert kinds["."] == "special"
     assert kinds["<|startoftext|>"] == "template"  # not this model's bos
     assert kinds["<|mdm_mask|>"] == "special"  # a model without a mask
-    kinds = named(tokenizer, config_of(tokenizer.size, mask_id=end, eos_ids=(end,)))
+    kinds = named(tokenizer, config_of(tokenizer.size, mask_id=end, pad_id=end))  # the mask before any other name
     assert kinds["<|endoftext|>"] == "mask"
 
 
@@ -323,7 +324,7 @@ def test_no_sinks_is_no_share() -> None:
     found = tokens.frequency(np.zeros((1, 1, 1, 1, 3), bool), np.zeros((1, 1, 3), int), np.ones((1, 3), bool), 2)
     assert np.isnan(found.by_token.share).all()
     assert found.by_token.base.tolist() == [1, 0]
-    assert tokens.top_tokens(found, None) == []  # type: ignore[arg-type]
+    assert tokens.top_tokens(found, Letters()) == []
 
 
 def test_batches_are_pooled() -> None:
@@ -369,12 +370,12 @@ def test_top_tokens_are_shown_readably(tmp_path: Path) -> None:
     ("change", "complaint"),
     [
         ({"sinks": np.ones((5, 3, 4, 9), bool)}, "sinks must be"),
-        ({"canvas": np.ones((5, 4, 8), int)}, "canvas must have"),
-        ({"mask": np.ones((5, 9), bool)}, "mask must have"),
+        ({"canvas": np.ones((5, 4, 8), int)}, "canvas has 8 along its axis S"),
+        ({"mask": np.ones((5, 9), bool)}, "mask has 5 along its axis B"),
         ({"table": np.ones(10, int)}, "table must have"),
-        ({"fresh": np.ones((4, 9), bool)}, "fresh must have"),
-        ({"steps": np.ones(5, int)}, "^steps must have"),
-        ({"recorded_steps": np.arange(4)}, "recorded_steps must have"),
+        ({"fresh": np.ones((4, 9), bool)}, "fresh must be an array of True and False"),
+        ({"steps": np.ones(5, int)}, "steps has 5 along its axis B"),
+        ({"recorded_steps": np.arange(4)}, "recorded_steps has 4 along its axis T"),
         ({"canvas": np.full((5, 4, 9), 11)}, "token id 11"),
         ({"canvas": np.full((5, 4, 9), -2)}, "token id -2"),
     ],

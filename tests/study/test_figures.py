@@ -22,7 +22,7 @@ from jaxsink.study.experiments import experiment_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 WITHOUT = {"table2_tokens", "beyond_values", "beyond_clean_ranking", "beyond_sensitivity", "beyond_extra_sink"}
-WITHOUT |= {"beyond_readings", "beyond_gate"}
+WITHOUT |= {"beyond_readings", "beyond_gate", "inside_outlier"}
 """Tables only."""
 
 
@@ -77,6 +77,7 @@ def bars(figure: Figure) -> list[Any]:
     return [axis for axis in figure.axes if axis.get_label() == "<colorbar>"]
 
 
+@pytest.mark.slow
 def test_every_experiment_with_a_figure_is_here(figures: dict[str, Figure]) -> None:
     assert len(figures) == len(ORDER) - len(WITHOUT)
 
@@ -90,6 +91,7 @@ def test_every_axis_has_a_label(figures: dict[str, Figure]) -> None:
         assert all(bar.get_ylabel() for bar in bars(figure)), name
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_off_and_no_text_is_too_small(figures: dict[str, Figure]) -> None:
     for name, figure in figures.items():
         width, height = figure.get_size_inches()

@@ -87,6 +87,7 @@ def test_a_null_of_the_same_draw_is_the_same(gallery: Gallery) -> None:
         np.testing.assert_array_equal(one.canvas, two.canvas)
 
 
+@pytest.mark.slow
 def test_untrained_models_have_other_weights_than_the_subject_and_than_each_other() -> None:
     trained = random_subject("mini-llada")
     own = with_random_weights(trained, OWN_SEED, "own")  # as "untrained:NAME" has them
@@ -102,6 +103,7 @@ def test_untrained_models_have_other_weights_than_the_subject_and_than_each_othe
     jax.tree.map(np.testing.assert_array_equal, unrolled, expected.unrolled())
 
 
+@pytest.mark.slow
 def test_the_seeds_of_nulls_are_never_that_of_a_subject() -> None:
     assert OWN_SEED not in range(nulls.FIRST_SEED, nulls.FIRST_SEED + 1000)
     named = subject("untrained:mini-llada")
@@ -110,6 +112,7 @@ def test_the_seeds_of_nulls_are_never_that_of_a_subject() -> None:
     assert named.fingerprint != subject("mini-llada").fingerprint
 
 
+@pytest.mark.slow
 def test_an_untrained_model_lies_where_its_subject_lies() -> None:
     """Cut over a mesh and in its type, so that a model that fits has untrained ones that fit; and the same numbers."""
     one = random_subject("mini-llada")

@@ -241,6 +241,7 @@ def test_prompts_without_answers_run_all_but_masking(written: Any, tmp_path: Pat
     assert not (tmp_path / "study" / "answers").exists()
 
 
+@pytest.mark.slow
 def test_prompts_with_answers_are_scored_and_a_file_with_few_is_finished(written: Any, tmp_path: Path) -> None:
     text = lines(*({"prompt": question, "answer": n} for n, question in enumerate(QUESTIONS[:5], 1)))
     subject = replace(random_subject("mini-llada"), prompts=found(written("x.jsonl", text)))

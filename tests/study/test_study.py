@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from jaxsink_experiments import ORDER
@@ -87,6 +88,7 @@ def test_every_experiment_runs_and_a_rerun_changes_nothing(study: Study, monkeyp
     assert files(study.folder) == before
 
 
+@pytest.mark.slow
 def test_a_study_that_was_stopped_goes_on_where_it_stopped(study: Study, tmp_path: Path, monkeypatch) -> None:
     alone = replace(study, subjects=study.subjects[:1], loaded={})
     whole, stopped = (replace(alone, folder=tmp_path / name, loaded={}) for name in ("whole", "stopped"))
@@ -146,6 +148,7 @@ def test_the_gallery_holds_what_a_generation_recorded(study: Study) -> None:
     np.testing.assert_allclose(number[1, 1, 0], by_hand)
 
 
+@pytest.mark.slow
 def test_conditions_in_turns_are_what_each_would_be_alone(study: Study) -> None:
     """The rows of a policy in a batch of many are those of a batch of its own, with the same seeds."""
     subject = study.subjects[0]
@@ -184,6 +187,7 @@ def test_problems_are_solved_with_another_sampler_too(study: Study) -> None:
     assert [found[key]["text"] for key in keys] == texts != [usual[key]["text"] for key in keys]
 
 
+@pytest.mark.slow
 def test_what_conditions_hide_is_the_same_in_turns_and_alone(study: Study, tmp_path: Path) -> None:
     """Also those that cannot share a program, in batches of three, and one condition at a time."""
     subject = study.subjects[1]
@@ -253,13 +257,22 @@ def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
         conduct(here, [])
 
 
+def test_a_subject_that_is_to_write_token_by_token_is_causal_in_all_that_is_asked(tmp_path: Path) -> None:
+    """A checkpoint of weights that know both ways may recommend ARSampler."""
+    mini = jaxsink.load("mini-dream")
+    both = jaxsink.init(mini.config.replace(writes_causally=True)).with_origin(mini.origin)
+    jaxsink.save(both, tmp_path / "both", sampler=jaxsink.ARSampler(16))
+    one = jaxsink.study.subject(str(tmp_path / "both"))
+    assert (one.model.config.attention, one.is_diffusion, one.sampler.response_length) == ("causal", False, 16)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["fig99"], "there is no experiment 'fig99'"),
-        (["--problems", "0"], "at least one problem"),
+        (["--problems", "0"], "problems must be a positive whole number"),
         (["--generations", "1"], "two generations"),
-        (["--rows", "0"], "one sequence"),
+        (["--rows", "0"], "rows must be a positive whole number"),
         (["--mesh", "3"], "two numbers such as 2x4"),
         (["--mesh", "3x5"], "15 devices are asked for, and there are 8"),
         (["--runs", "nowhere"], "nowhere is not a directory"),
@@ -270,6 +283,7 @@ def test_a_folder_holds_one_study(study: Study, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_named(arguments: list[str], words: str, tmp_path: Path, capsys: Any) -> None:
+    jax.devices()  # from here on there are eight, and no more
     assert main(["study", *arguments, "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1

@@ -86,3 +86,13 @@ FAMILIES = {
     ),
     "sdar_moe": small("sdar-30b-a3b", experts=Experts(6, 2, renormalise=True)),
 }
+
+# Other sizes and switches of families above, for tests that go through all of one family's samplers.
+VARIANTS = {
+    "nemotron, one kv head": FAMILIES["nemotron"].replace(kv_heads=1, head_dim=16, query_scale_length=3),
+    "fast_dllm, one kv head": FAMILIES["fast_dllm"].replace(kv_heads=1, qkv_bias=False, tied=True),
+    "llada2, one kv head, one expert": FAMILIES["llada2"].replace(
+        kv_heads=1, dense_layers=2, rotary_dim=2, experts=Experts(7, 1, False, "sigmoid", "choice", scale=1.5)
+    ),
+    "a2d, biases": FAMILIES["qwen2"].replace(attention="bidirectional", mask_id=80, kv_heads=6),
+}

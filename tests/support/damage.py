@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +41,11 @@ def damage(content: bytes, edits: list[Edit]) -> bytes:
         rest = {"replace": place + len(data), "insert": place, "cut": place + 1 + data[0], "end": len(content)}[what]
         content = content[:place] + (data if what in ("replace", "insert") else b"") + content[rest:]
     return content
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield (*path, key)
+        yield from places(part, (*path, key))

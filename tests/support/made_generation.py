@@ -14,8 +14,11 @@ MOVING = (1, 2)  # layer and head of the sink that walks
 PATH = (2, 2, 3, 5, 5, 8)  # its positions in the padded sequence
 
 
-class Letters:
+class Letters(jaxsink.Tokenizer):
     """A tokenizer whose tokens are a, b, c …; one would be a broken formula for matplotlib, one no font has."""
+
+    def __init__(self) -> None:
+        pass
 
     def token(self, index: int) -> str:
         return {5: "$^$", 6: "\U0001f9ff"}.get(int(index), chr(97 + int(index)))

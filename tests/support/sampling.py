@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxsink
-from support.configs import FAMILIES
+from support.configs import FAMILIES, VARIANTS
 from support.models import lively
 
 PROMPTS = np.random.default_rng(7).integers(4, 60, (2, 6))
@@ -25,7 +25,7 @@ EOS = {
 
 @cache
 def model_of(family: str) -> jaxsink.Model:
-    return lively(FAMILIES[family].replace(**EOS.get(family, {})), seed=3)
+    return lively((FAMILIES | VARIANTS)[family].replace(**EOS.get(family.partition(",")[0], {})), seed=3)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import tokenizers
 
 from jaxsink.cli.main import main
 from support.checkpoints import config_of, random_model, tensors_of, write
+from support.paths import ROOT
 
 LETTERS = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 HEADERS = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
@@ -187,7 +188,9 @@ def recorded(model: str) -> Maker:
 
 
 MAKERS: dict[str, Maker] = {
+    "examples": lambda made, path: shutil.copytree(ROOT / "examples", path),
     "LLaDA-8B-Instruct": lambda made, path: hugging_face(path, "llada"),
+    "LLaDA-8B-Base": lambda made, path: hugging_face(path, "llada"),
     "Dream-v0-Instruct-7B": lambda made, path: hugging_face(path, "dream"),
     "Llama-3.1-8B-Instruct": lambda made, path: hugging_face(path, "llama"),
     "SmolLM2-135M-Instruct.Q4_1.gguf": lambda made, path: gguf_file(path),

@@ -52,6 +52,7 @@ elif [[ $1 == evaluate && $* != *--summary* ]]; then
   echo "asking the first question"
   source "$FAKE/evaluate.sh"
 fi"""
+DF = "echo Avail; echo 97000000"  # never the disk of the machine that runs the tests
 JAX = """import os, pathlib
 class Device:
     platform, count = pathlib.Path(os.environ["FAKE"], "devices").read_text().split()
@@ -68,7 +69,7 @@ class Machine:
         for name in ("bin", "jax", "buckets/b", "vms"):
             (folder / name).mkdir(parents=True)
         programs = {"gcloud": ASK, "sleep": SLEEP, "date": DATE, "systemd-run": SYSTEMD_RUN, "python3": PYTHON}
-        for name, text in (programs | {"jaxsink": JAXSINK}).items():
+        for name, text in (programs | {"jaxsink": JAXSINK, "df": DF}).items():
             (folder / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
             (folder / "bin" / name).chmod(0o755)
         (folder / "jax" / "jax.py").write_text(JAX)

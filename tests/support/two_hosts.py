@@ -12,7 +12,7 @@ import numpy as np
 
 import jaxsink
 from jaxsink import parallel
-from jaxsink.recording.recorders import received
+from jaxsink.recording.attention import received
 from jaxsink.runs import arrays
 from jaxsink.sinks import MaskSinks, Threshold, track
 

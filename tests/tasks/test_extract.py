@@ -134,6 +134,15 @@ def test_assertions_take_from_the_program_what_they_do_not_make_themselves() -> 
     tests += "assert abs(g(3)) < 1\n"
     assert programs.checks(mbpp(tests)).names == ("Node", "f", "g")
     assert programs.checks(mbpp("assert sum(10, 15) == 6", "def sum(a, b):\n    return 6\n")).names == ("sum",)
+    assert programs.checks(mbpp("assert f(3) == 3")).setup == ""
     assert programs.gold_program(mbpp(tests)) == "def f(x):\n    return x\n"
     with pytest.raises(JaxsinkError, match="MBPP/11 has code that is not Python"):
         programs.checks(mbpp("assert ("))
+
+
+def test_modules_that_the_tests_use_are_not_taken_from_the_program() -> None:
+    """A `math` of the program's own would find any two numbers close."""
+    answer = "import math, cmath as c\nfrom fractions import Fraction\ndef f(x):\n    return x\n"
+    checks = programs.checks(mbpp("assert math.isclose(f(3), 3) and c.pi > Fraction(3)", answer))
+    assert checks.names == ("f",)
+    assert checks.setup == "import math, cmath as c\nfrom fractions import Fraction"

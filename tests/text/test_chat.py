@@ -83,6 +83,93 @@ _QWEN3 = r"""{%- if messages[0].role == 'system' %}
     {{- '<|im_start|>assistant\n' }}
 {%- endif %}
 """
+# Ling 2.0's, whose layout LLaDA-MoE and LLaDA2 have; theirs was not to be had.
+_LING = r"""{% set thinking_option = 'off' %}
+{{- '<role>SYSTEM</role>' }}
+{%- if messages[0].role == 'system' %}
+    {{- messages[0].content + '\n' }}
+{%- endif %}
+{{- 'detailed thinking ' + thinking_option + '<|role_end|>' }}
+{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step_tool and message.role == "user" %}
+        {%- set ns.multi_step_tool = false %}
+        {%- set ns.last_query_index = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content %}
+    {%- if message.role == "user" %}
+        {{- '<role>HUMAN</role>' + message.content + '<|role_end|>' }}
+    {%- elif message.role == "system" and not loop.first %}
+        {{- '<role>SYSTEM</role>' + message.content + '<|role_end|>' }}
+    {%- elif message.role == "assistant" %}
+        {%- set reasoning_content = '' %}
+        {%- if '</think>' in content %}
+            {%- set reasoning_content = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last_query_index and reasoning_content %}
+            {{- '<role>ASSISTANT</role>' + '\n<think>\n' + reasoning_content.strip('\n') + '\n</think>\n\n' }}
+            {{- content.lstrip('\n') }}
+        {%- else %}
+            {{- '<role>ASSISTANT</role>' + content }}
+        {%- endif %}
+        {{- '<|role_end|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<role>ASSISTANT</role>' }}
+{%- endif %}
+"""
+# Nemotron 3's, with the default of Nemotron-Labs-Diffusion: no thinking.
+_NEMOTRON = r"""{%- set enable_thinking = enable_thinking if enable_thinking is defined else False %}
+{%- set truncate_history_thinking = truncate_history_thinking if truncate_history_thinking is defined else True %}
+{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- set ns = namespace(last_user_idx = -1) %}
+{%- for m in loop_messages %}
+  {%- if m["role"] == "user" %}
+    {%- set ns.last_user_idx = loop.index0 %}
+  {%- endif %}
+{%- endfor %}
+{{- "<|im_start|>system\n" + system_message }}
+{{- '<|im_end|>\n' }}
+{%- for message in loop_messages %}
+    {%- if message.role == "assistant" %}
+        {%- set content = message.content | default('', true) %}
+        {%- if '<think>' not in content and '</think>' not in content -%}
+            {%- set content = "<think></think>" ~ content -%}
+        {%- endif -%}
+        {%- if not (truncate_history_thinking and loop.index0 < ns.last_user_idx) %}
+            {{- '<|im_start|>assistant\n' ~ (content | trim) ~ '<|im_end|>\n' }}
+        {%- else %}
+            {%- set c = content %}
+            {%- if '<think>' in c and '</think>' in c %}
+                {%- set c = "<think></think>" ~ c.split('</think>')[-1] %}
+            {%- endif %}
+            {{- '<|im_start|>assistant\n' ~ (c | trim) ~ '<|im_end|>\n' }}
+        {%- endif %}
+    {%- elif message.role == "user" or message.role == "system" %}
+        {{- '<|im_start|>' + message.role + '\n' }}
+        {{- message.content }}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {%- if enable_thinking %}
+        {{- '<|im_start|>assistant\n<think>\n' }}
+    {%- else %}
+        {{- '<|im_start|>assistant\n<think></think>' }}
+    {%- endif %}
+{%- endif %}
+"""
 _SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
     "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
@@ -128,12 +215,14 @@ PUBLISHED = {
         "<|begin_of_text|>",
     ),
     "llama3.1": (_LLAMA31, "<|begin_of_text|>"),
+    "llada2": (_LING, ""),
     "llama2": (_LLAMA2, "<s>"),
     "qwen2.5": (_QWEN25, ""),
     "qwen2": (_SMOLLM2.replace(" AI assistant named SmolLM, trained by Hugging Face", " assistant."), ""),
     "qwen3": (_QWEN3, ""),
     "smollm2": (_SMOLLM2, ""),
     "mistral": (_MISTRAL, "<s>"),
+    "nemotron": (_NEMOTRON, ""),
 }
 
 
@@ -175,7 +264,7 @@ def test_same_as_published(name, conversation):
         assert chat.render(messages, name, add_generation_prompt=False) == _jinja(name, messages, False)
 
 
-@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3.1", "smollm2", "llama2"])
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3.1", "smollm2", "llama2", "llada2", "nemotron"])
 @pytest.mark.parametrize("answer", ["b", "<think>\nhm\n</think>\n\nb"])
 def test_closing_answer_same_as_published(name, answer):
     messages = _turns("a", answer)
@@ -190,9 +279,28 @@ def test_llada_and_mmada_by_hand():
     assert chat.render("hi", "llada", add_generation_prompt=False) == f"{user}\n\nhi<|eot_id|>"
 
 
+def test_llada2_and_nemotron_by_hand():
+    """What inclusionAI's dInfer and NVIDIA's TensorRT runtime write around one question."""
+    off = "detailed thinking off<|role_end|>"
+    asked = "<role>HUMAN</role>hi<|role_end|><role>ASSISTANT</role>"
+    assert chat.render("hi", "llada2") == f"<role>SYSTEM</role>{off}{asked}"
+    assert chat.render(_turns("hi", system="s"), "llada2") == f"<role>SYSTEM</role>s\n{off}{asked}"
+    empty, user = "<|im_start|>system\n<|im_end|>\n", "<|im_start|>user\nhi<|im_end|>\n"
+    assert chat.render("hi", "nemotron") == f"{empty}{user}<|im_start|>assistant\n<think></think>"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llada2", "nemotron"])
+@pytest.mark.parametrize(
+    "contents", [("a", "<think>\nhm\n</think>\n\nb", "c", "d"), ("a", "</think> b"), ("a", "<think>b"), ("a", "", "c")]
+)
+def test_thoughts_same_as_published(name, contents):
+    for messages in (_turns(*contents), _turns(*contents, system="s"), _turns(*contents)[1:]):
+        assert chat.render(messages, name) == _jinja(name, messages, True)
+
+
 def test_later_system_message_stays_in_place():
     messages = [*_turns("a"), {"role": "system", "content": "s"}, *_turns("b")]
-    for name in ("qwen2.5", "llama3.1"):
+    for name in ("qwen2.5", "llama3.1", "llada2", "nemotron"):
         assert chat.render(messages, name) == _jinja(name, messages, True)
     with pytest.raises(JaxsinkError, match="in turn"):
         chat.render(messages, "llama2")
@@ -221,7 +329,7 @@ def test_inst_styles_need_turns():
 
 
 def test_unknown_template_lists_names():
-    with pytest.raises(JaxsinkError, match=r"'gpt5'; choose one of dream, llada, llama2"):
+    with pytest.raises(JaxsinkError, match=r"'gpt5'; choose one of dream, llada, llada2, llama2"):
         chat.render("hi", "gpt5")
 
 
@@ -245,3 +353,7 @@ def test_recognise_is_careful():
     assert chat.recognise(llada.__contains__, "{{ messages }}") is None  # a template we do not know
     assert chat.recognise({"<|mdm_mask|>"}.__contains__, None, family="llada") is None  # a base model without headers
     assert chat.recognise(set().__contains__) is None
+    nemotron = {*chat.TEMPLATES["nemotron"].tokens, *chat.TEMPLATES["nemotron"].markers}
+    thinks = _NEMOTRON.replace("else False", "else True")  # Nemotron 3 itself thinks if nobody says otherwise
+    assert chat.recognise(nemotron.__contains__, thinks) is None
+    assert chat.recognise({"<|role_end|>", "<|mask|>"}.__contains__, _LING.replace("HUMAN", "user")) is None

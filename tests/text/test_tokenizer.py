@@ -159,11 +159,15 @@ def test_template_by_family_config_and_text(tmp_path):
 
 def test_converted_checkpoint(tmp_path):
     """The manifest names the family and the ids; the tokenizer files lie beside it or in their own folder."""
-    _write(tmp_path / "root", jaxsink={"config": {"family": "mmada", "eos_ids": [7, 8], "mask_id": 3, "pad_id": None}})
+    config = {"family": "mmada", "eos_ids": [7, 8], "mask_id": 3, "pad_id": None}
+    _write(tmp_path / "root", jaxsink={"format": 1, "config": config})
     tokenizer = Tokenizer.load(tmp_path / "root")
     assert tokenizer.template == "mmada"
     mask, eot = (tokenizer.encode(text)[0] for text in ("<|mdm_mask|>", "<|eot_id|>"))
     assert tokenizer.special == {"eos": 7, "mask": mask, "eot": eot}  # a token's name goes before the manifest's id
+    _write(tmp_path / "root", jaxsink={"config": config})
+    with pytest.raises(JaxsinkError, match=r"jaxsink\.json cannot be used \(format must be a whole number, not None\)"):
+        Tokenizer.load(tmp_path / "root")
     _write(tmp_path / "folder" / "tokenizer", LLADA)
     (tmp_path / "folder" / "config.json").write_text(json.dumps({"model_type": "mmada"}))
     assert Tokenizer.load(tmp_path / "folder").template == "mmada"

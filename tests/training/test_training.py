@@ -47,6 +47,7 @@ def arm(tmp_path_factory) -> Training:
     return run
 
 
+@pytest.mark.slow
 def test_an_adaptation_begins_as_the_autoregressive_model(arm, tmp_path):
     adapted = tiny_run(tmp_path / "dlm", "mini-dream", init=str(arm.out / "model"))
     model, given = adapted.first_model(), jaxsink.load(arm.out / "model", "float32")
@@ -125,6 +126,7 @@ def test_milestones_are_dense_at_first_and_end_with_the_run():
     assert Settings("causal", steps=2, checkpoints=12).milestones() == (1, 2)
 
 
+@pytest.mark.slow
 def test_devices_share_the_batch_and_agree(tmp_path):
     alone = tiny_run(tmp_path / "1", "mini-llada", steps=4).train(one_device())
     shared = tiny_run(tmp_path / "8", "mini-llada", steps=4).train(step.data_mesh(jax.devices()[:8]))
@@ -132,11 +134,13 @@ def test_devices_share_the_batch_and_agree(tmp_path):
         np.testing.assert_allclose(one, eight, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_arithmetic_keeps_float32_weights(tmp_path):
     model = tiny_run(tmp_path, "mini-llada", dtype="bfloat16", steps=3).train(one_device())
     assert {leaf.dtype.name for leaf in jax.tree.leaves(model)} == {"float32"}
 
 
+@pytest.mark.slow
 def test_the_loss_falls(tmp_path):
     tiny_run(tmp_path, steps=60, batch=16, learning_rate=1e-2).train(one_device())
     with open(tmp_path / "loss.csv") as file:
@@ -174,9 +178,9 @@ def test_a_directory_holds_one_run(arm, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": 0}, "steps must be at least 1"),
-        ({"learning_rate": 0.0}, "learning rate must be above 0"),
-        ({"warmup": -1}, "warmup must not be negative"),
+        ({"steps": 0}, "steps must be a positive whole number"),
+        ({"learning_rate": 0.0}, "learning_rate must be a finite number above 0"),
+        ({"warmup": -1}, "warmup must be a whole number of 0 or more"),
         ({"opening": 2.0}, "from 0 to 1"),
         ({"batch": 9}, "shared evenly by 8 devices"),
         ({"objective": "adaptation"}, "starts from an autoregressive model"),
@@ -187,6 +191,7 @@ def test_settings_that_make_no_sense(settings, message):
         replace(Settings("causal", steps=10), **settings).check(devices=8)
 
 
+@pytest.mark.slow
 def test_the_command_trains_examines_and_continues(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(builtin, "BUILTIN", TINY)
     command = [
@@ -217,6 +222,7 @@ def test_the_command_trains_examines_and_continues(tmp_path, monkeypatch, capsys
     assert "of 3 held-out problems" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", ["runs", "runs/not/yet/there", "~/runs/mine"])
 def test_the_place_of_a_run_may_be_written_in_any_way(tmp_path, monkeypatch, capsys, out):
     monkeypatch.setattr(builtin, "BUILTIN", TINY)
@@ -231,6 +237,7 @@ def test_the_place_of_a_run_may_be_written_in_any_way(tmp_path, monkeypatch, cap
     assert main(command) == 0 and json.loads(capsys.readouterr().out) == result  # found again, at its last step
 
 
+@pytest.mark.slow
 def test_a_listener_hears_of_compiling_before_there_are_figures(tmp_path):
     heard: list[Progress] = []
     tiny_run(tmp_path / "llama").train(one_device(), heard.append)
@@ -267,8 +274,8 @@ def test_the_line_of_a_run_says_compiling_and_never_nan():
     [
         (["mini-bert"], "only mini-llama, mini-llada, mini-dream bring data of their own"),
         (["mini-dream", "--init", "nowhere"], "no checkpoint at nowhere"),
-        (["mini-llama", "--steps", "0"], "steps must be at least 1"),
-        (["mini-llama", "--problems", "0"], "--problems must be at least 1"),
+        (["mini-llama", "--steps", "0"], "steps must be a positive whole number"),
+        (["mini-llama", "--problems", "0"], "problems must be a positive whole number"),
         (["mini-llama", "--devices", "99"], "99 devices are asked for, and there are 8"),
     ],
 )

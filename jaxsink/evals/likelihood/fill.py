@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, a_model
 from jaxsink.evals.batching import power_of_two
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.canvas import Block, Canvas, Commit, Window
@@ -38,7 +38,7 @@ class FillMasks(DiffusionSampler):
 
     def check(self, config: ModelConfig) -> None:
         if not config.is_diffusion:
-            raise JaxsinkError(f"FillMasks: a {config.family} model has no mask token.")
+            raise JaxsinkError(f"FillMasks: {a_model(config.family)} has no mask token.")
         if self.cfg_scale < 0:
             raise JaxsinkError(f"FillMasks: cfg_scale must not be negative, and is {self.cfg_scale}.")
 

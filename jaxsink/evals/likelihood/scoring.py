@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, a_model
 from jaxsink.evals.batching import batch_size, buckets, full_batches, power_of_two
 from jaxsink.evals.likelihood.canvases import canvases, count
 from jaxsink.evals.likelihood.fill import FillMasks
@@ -97,10 +97,10 @@ def check(model: Model, pairs: Sequence[Pair], how: Scoring) -> None:
     config = model.config
     interventions.check(how.intervene, config)
     if how.cfg_scale and not config.is_diffusion:
-        raise JaxsinkError(f"cfg_scale is for diffusion models, and a {config.family} model is autoregressive.")
+        raise JaxsinkError(f"cfg_scale is for diffusion models, and {a_model(config.family)} is autoregressive.")
     if (config.attention == "causal" or config.shift_logits) and not all(pair.context for pair in pairs):
         raise JaxsinkError(
-            f"a {config.family} model predicts a token from the one before it, so an answer needs at least one token of "
+            f"{a_model(config.family)} predicts a token from the one before it, so an answer needs at least one token of "
             "context, such as bos."
         )
 

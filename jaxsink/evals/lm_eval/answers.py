@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxsink.checkpoints.formats import JsonObject
 from jaxsink.parallel.hosts import from_main, is_main
+from jaxsink.runs.files import interpreting
 from jaxsink.runs.lines import read_lines
 from jaxsink.runs.run import Run
 
@@ -50,7 +51,8 @@ class Answers:
 
 
 def read_answers(folder: Path) -> dict[str, Any]:
-    return {line.value["asked"]: line.value["answer"] for line in read_lines(folder, ANSWERS)}
+    with interpreting(folder):
+        return {line.value["asked"]: line.value["answer"] for line in read_lines(folder, ANSWERS)}
 
 
 def digest(question: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
+from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError, install_hint
 
 RUNS_PROGRAMS = (
@@ -16,8 +17,17 @@ RUNS_PROGRAMS = (
 HARNESS = "jaxsink.evals.lm_eval.harness"  # importing it registers the model; it needs lm-eval
 
 
+@checked()
 def lm_eval(arguments: Sequence[str]) -> None:
-    """Run lm-eval with these arguments, which are its own: ["--model", "jaxsink", "--tasks", …]."""
+    """Run lm-eval, of which jaxsink is one model; needs the extra `eval`.
+
+    Args:
+        arguments: lm-eval's own
+
+    Examples:
+        >>> arguments = ["--model", "jaxsink", "--model_args", "pretrained=mini-llada", "--tasks", "gsm8k", "--limit", "1"]
+        >>> jaxsink.lm_eval(arguments)  # doctest: +SKIP
+    """
     unsafe = next((one for one in arguments if one.startswith(RUNS_PROGRAMS)), None)
     if unsafe is not None:
         raise JaxsinkError(

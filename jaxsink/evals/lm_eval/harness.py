@@ -41,7 +41,6 @@ from jaxsink.sampling.generation import before_end, end_ids
 from jaxsink.tasks.exam import BUCKET
 from jaxsink.tasks.extract import truncate
 from jaxsink.text import chat
-from jaxsink.zoo.resolve import NAMES
 
 ROWS = 32  # of a batch where lm-eval is told "auto"
 PART = 16  # batches of likelihoods, after which they are kept
@@ -90,8 +89,6 @@ class JaxsinkLM(TemplateLM):
         for name, value in (("max_length", max_length), ("mc_num", mc_num), ("seed", seed)):
             if value is not None and not isinstance(value, int):
                 raise JaxsinkError(f"the model argument {name} takes a whole number, not {value!r}.")
-        if dtype is None and pretrained in NAMES:
-            dtype = "float32"  # built-in ones are small
         own_mesh = None if mesh is None else mesh_from(str(mesh))
         self.model = load(pretrained, dtype=dtype, mesh=own_mesh)
         self.config = self.model.config

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from jaxsink.errors import JaxsinkError
+from jaxsink.errors import JaxsinkError, a_model
 from jaxsink.evals.settings import get_setting
 from jaxsink.nn.config import ModelConfig
 from jaxsink.sampling.base import Sampler
@@ -46,7 +46,9 @@ def parse_options(given: Mapping[str, Any], config: ModelConfig, setting: str | 
     for name in given:
         if name not in decoding_names | masking_names:
             known = ", ".join(sorted(decoding_names | masking_names))
-            raise JaxsinkError(f"--model jaxsink has no argument {name!r} for a {config.family} model; it has {known}.")
+            raise JaxsinkError(
+                f"--model jaxsink has no argument {name!r} for {a_model(config.family)}; it has {known}."
+            )
     decoding = setting_options(setting, kind) | {name: given[name] for name in given if name in decoding_names}
     lengths = {decoding.pop(name) for name in LENGTHS if name in decoding}
     if len(lengths) > 1:

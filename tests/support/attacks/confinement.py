@@ -57,7 +57,7 @@ def look(harness: int, level: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    become(int(sys.argv[2]))
+    become(int(sys.argv[2]), "--contained" in sys.argv)
     with subprocess.Popen([sys.executable, "-c", HARNESS, sys.argv[1]], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -14,6 +14,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from jaxsink.sandbox.kernel import CAPABILITY_VERSION, CapabilityHeader, call, control
+
+CAP_SYS_ADMIN, PR_CAPBSET_DROP = 21, 24
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNS, MS_PRIVATE = 0x00020000, 1 << 18 | 16384
 LIBRARIES = "/usr/lib"
@@ -151,7 +154,15 @@ def mount_below_libraries() -> tuple[str, ...]:
     return () if libc.mount(b"tmpfs", path.encode(), b"tmpfs", 0, b"size=1m,mode=777") else (path,)
 
 
-def become(user: int) -> None:
+def become(user: int, contained: bool = False) -> None:
+    """contained: without the right to administer the system, as root is in most containers."""
+    if contained:
+        header, rights = CapabilityHeader(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+        call("capget", ctypes.byref(header), rights)
+        for kind in range(3):  # effective, permitted, inheritable; then those of programs that are started
+            rights[kind] &= ~(1 << CAP_SYS_ADMIN)
+        call("capset", ctypes.byref(header), rights)
+        control(PR_CAPBSET_DROP, CAP_SYS_ADMIN)
     if os.geteuid() != user:
         os.setgroups([])
         os.setresgid(user, user, user)

@@ -51,8 +51,19 @@ sqlite3.connect(FIELD["new"]).execute("create table x (y)")
 return "written"
 """,
     "by Tcl": """
-import _tkinter
-_tkinter.create(None, "x", "x", False, 0, False, False, None).eval("open " + FIELD["new"] + " w")
+import _tkinter, ctypes
+try:
+    library = ctypes.CDLL("libtcl" + _tkinter.TCL_VERSION + ".so")
+except OSError as error:
+    raise ImportError from error
+library.Tcl_FindExecutable(None)
+library.Tcl_CreateInterp.restype = ctypes.c_void_p  # needs no init.tcl, which _tkinter does not find in here
+library.Tcl_GetStringResult.restype = ctypes.c_char_p
+interpreter = ctypes.c_void_p(library.Tcl_CreateInterp())
+if library.Tcl_Eval(interpreter, ("open " + FIELD["new"] + " w").encode()):
+    reason = library.Tcl_GetStringResult(interpreter)
+    denied = any(words in reason for words in (b"not owner", b"permission denied"))  # EPERM and EACCES, as Tcl says them
+    raise (PermissionError if denied else LookupError)(reason)
 return "written"
 """,
     "shared memory by name (/dev/shm)": """

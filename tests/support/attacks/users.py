@@ -23,13 +23,25 @@ IS_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 11))"
 
 
 class User(NamedTuple):
+    """contained: root as it is in most containers, which makes the sandbox in a user namespace."""
+
     name: str
     number: int
+    contained: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """On the command line of what becomes this user."""
+        return [str(self.number), *(["--contained"] if self.contained else [])]
 
 
 def users() -> list[User]:
     own = os.geteuid()
-    return [User("root", 0), User("user", SOMEBODY)] if own == 0 else [User("user", own)]
+    return (
+        [User("root", 0), User("root in a container", 0, True), User("user", SOMEBODY)]
+        if own == 0
+        else [User("user", own)]
+    )
 
 
 def python_for(user: User) -> str | None:
@@ -50,7 +62,8 @@ def readable_copy() -> Iterator[Path]:
     """What the measurement needs, where every user may read it."""
     with tempfile.TemporaryDirectory(prefix="jaxsink-attacks-") as name:
         copy = Path(name)
-        for path in ("jaxsink/__init__.py", "jaxsink/errors.py", "jaxsink/version.py", "tests/support/__init__.py"):
+        modules = ("__init__", "checks", "errors", "version")
+        for path in (*(f"jaxsink/{name}.py" for name in modules), "tests/support/__init__.py"):
             (copy / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, copy / path)
         for path in ("jaxsink/sandbox", "tests/support/attacks"):
@@ -62,13 +75,13 @@ def readable_copy() -> Iterator[Path]:
 
 def measured(level: Level, user: User, quick: bool) -> dict[str, Outcome]:
     """What came of each attack."""
-    found = said_by("measure", level, str(user.number), *(["--quick"] if quick else []))
+    found = said_by("measure", level, *user.words, *(["--quick"] if quick else []))
     return {name: (held, words) for name, (held, words) in found.items()}
 
 
 def seen(level: Level, user: User) -> dict[str, Any]:
     """What holds judge and candidate."""
-    return said_by("confinement", level, str(user.number))
+    return said_by("confinement", level, *user.words)
 
 
 def said_by(module: str, *words: str) -> dict[str, Any]:

@@ -53,6 +53,7 @@ class Slow:
         self.tokens = [int(token) for token in prompt] + [config.mask_id] * length
         self.at = [-1] * len(self.tokens)
         self.seen: list[list[int]] = []
+        self.ends: list[int] = []  # of each step: how much of the canvas the original runs, where blocks follow
 
     def masks(self, start: int, end: int) -> list[int]:
         return [i for i in range(start, end) if self.tokens[i] == self.config.mask_id]
@@ -178,6 +179,7 @@ def slow_sdar(see: See, config: Any, prompt: Any, s: SDARSampler, draws: Any = N
             masks = canvas.masks(begin, begin + size)
             if not masks:
                 break
+            canvas.ends.append(begin + size)
             logits = see(canvas.tokens)
             choice, sure = {}, {}
             for i in masks:
@@ -202,6 +204,8 @@ def slow_fast_dllm(see: See, config: Any, prompt: Any, s: FastDLLMv2Sampler, loo
     def fill(begin: int, end: int) -> bool:
         """Until nothing is masked there; True = an eos without masks before it was found, and the rest is eos."""
         while masks := canvas.masks(begin, min(end, len(canvas.tokens))):
+            is_seed = masks[0] % s.block_size == 0
+            canvas.ends.append(begin if is_seed else (begin // s.block_size + 1) * s.block_size)
             logits = see(canvas.tokens) if look is None else look(canvas.tokens, begin)
             choice, sure = {}, {}
             for i in masks:
@@ -238,6 +242,7 @@ def slow_llada2(see: See, config: Any, prompt: Any, s: LLaDA2Sampler, draws: Any
             if not masks and (not edits or post > s.max_post_steps):
                 break
             canvas.seen.append(list(canvas.tokens))
+            canvas.ends.append(begin + size)
             logits, choice, sure = see(canvas.tokens), {}, {}
             for i in block:
                 noise = draws["token"][canvas.step, row, i] if s.temperature else None

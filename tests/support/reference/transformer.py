@@ -12,11 +12,17 @@ import numpy as np
 
 
 def run(
-    config: Any, params: Any, tokens: np.ndarray, mask: np.ndarray, drop: np.ndarray | None = None
+    config: Any,
+    params: Any,
+    tokens: np.ndarray,
+    mask: np.ndarray,
+    drop: np.ndarray | None = None,
+    mute: np.ndarray | None = None,
 ) -> tuple[Any, Any]:
     """(logits [B,S,V], attention [L,B,H,S,S]) at real tokens; zeros elsewhere.
 
     drop: keys to hide, [L,B,H,S]; or, without padding, [L,B,H,S,S], each query's own.
+    mute: keys whose value vectors are zero, [L,B,S].
     """
     params = _float64(params)
     batch, length = tokens.shape
@@ -25,7 +31,12 @@ def run(
     for row in range(batch):
         real = np.flatnonzero(mask[row])
         hidden, maps = _one_sequence(
-            config, params, tokens[row, real], real, None if drop is None else drop[:, row][..., real]
+            config,
+            params,
+            tokens[row, real],
+            real,
+            None if drop is None else drop[:, row][..., real],
+            mute=None if mute is None else mute[:, row, real],
         )
         head = params["head"]["weight"] if "head" in params else params["embedding"]
         logits[row, real] = hidden @ head.T + params.get("head", {}).get("bias", 0.0)
@@ -33,7 +44,27 @@ def run(
     return logits, attention
 
 
-def _one_sequence(config: Any, params: Any, ids: np.ndarray, slots: np.ndarray, drop: Any) -> tuple[Any, Any]:
+def residuals(config: Any, params: Any, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The residual stream after every layer, [L,B,S,E], at real tokens; zeros elsewhere."""
+    params, out = _float64(params), np.zeros((config.layers, *tokens.shape, config.width))
+    for row in range(len(tokens)):
+        real = np.flatnonzero(mask[row])
+        stream: list[np.ndarray] = []
+        _one_sequence(config, params, tokens[row, real], real, None, stream)
+        out[:, row, real] = stream
+    return out
+
+
+def _one_sequence(
+    config: Any,
+    params: Any,
+    ids: np.ndarray,
+    slots: np.ndarray,
+    drop: Any,
+    stream: list[np.ndarray] | None = None,
+    mute: Any = None,
+) -> tuple[Any, Any]:
+    """stream: takes the residual stream after every layer."""
     count = len(ids)
     position = np.arange(count) if config.skip_gaps else slots - slots[0]
     x = params["embedding"][ids]
@@ -47,13 +78,18 @@ def _one_sequence(config: Any, params: Any, ids: np.ndarray, slots: np.ndarray, 
         window, hidden_keys = config.window if windowed else None, None if drop is None else drop[index]
         shift, scale, gate, shift2, scale2, gate2 = _adapted(layer, told, 6)
         y = _norm(config, layer["attention_norm"], x) * (1 + scale) + shift
-        x = x + gate * _attention(config, layer["attention"], y, position, slots, window, hidden_keys, maps[index])
+        silent = None if mute is None else mute[index]
+        x = x + gate * _attention(
+            config, layer["attention"], y, position, slots, window, hidden_keys, maps[index], silent
+        )
         y = _norm(config, layer["mlp_norm"], x) * (1 + scale2) + shift2
         x = x + gate2 * (
             np.stack([_experts(config, layer["mlp"], t) for t in y])
             if "router" in layer["mlp"]
             else _mlp(config, layer["mlp"], y)
         )
+        if stream is not None:
+            stream.append(x)
     shift, scale, *_ = _adapted(params, told, 2)
     return _norm(config, params["norm"], x) * (1 + scale) + shift, maps
 
@@ -80,9 +116,11 @@ def _silu(x):
     return x / (1 + np.exp(-x))
 
 
-def _attention(config, p, x, position, slots, window, drop, maps):
+def _attention(config, p, x, position, slots, window, drop, maps, mute=None):
     size, group = config.head_dim, config.heads // config.kv_heads
     q, k, v = (_linear(p[n], x).reshape(len(x), -1, size) for n in "qkv")
+    if mute is not None:
+        v = np.where(mute[:, None, None], 0.0, v)
     if config.qk_norm:
         q, k = _rms(q, p["q_norm"]["weight"], config.norm_eps), _rms(k, p["k_norm"]["weight"], config.norm_eps)
     if config.positions == "rope":

@@ -24,10 +24,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Float, Float32, Int, Int32
 
+from jaxsink.nn.kernels.arrays import LOG2_E
 from jaxsink.nn.kernels.tiles import LANES, Tiles
 from jaxsink.nn.softmax import HIDDEN
 
-LOG2_E = 1.4426950408889634
 KIND, LOWER, UPPER, FIELDS = 0, 1, 2, 8  # rows of `queries`; a block of 8 rows is the smallest the hardware moves
 
 Ref = Any  # memory that a program reads and writes; Pallas has no public type for it
