@@ -4,8 +4,8 @@
     python docs/adaptation.py --check  say whether it is as it would be written
 
 arm.csv and opened.csv are the first line of a run's sinks.csv, before any training, with the objectives "causal" and
-"adaptation"; seed-N.csv is the sinks.csv of an adaptation, seed-N-again.csv of the same command once more. first-1.csv
-and first-2.csv are those of `python -m jaxsink_experiments.first_token`.
+"adaptation"; seed-N.csv is the sinks.csv of an adaptation, seed-N-again.csv of the same command once more, and
+seed-N_RATE.csv of one with that learning rate (the others have 0.0003). first-1.csv and first-2.csv are those of `python -m jaxsink_experiments.first_token`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ RESULTS = ROOT / "experiments" / "results" / "adaptation"
 PAGE = ROOT / "docs" / "adaptation.md"
 BEGIN, END = "<!-- table: written by docs/adaptation.py -->\n", "<!-- end of table -->"
 MARKED = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+SHOWN = (10, 20, 40, 80, 160, 320)  # steps
 HEAD = (
     "| | loss on held-out text | α₁ | heads above 0.3 | Eq. 3 sinks per head | strongest key | values of the first token | "
     "lost: every row | lost: few rows |\n"
@@ -52,11 +53,27 @@ def table() -> str:
         line("its mask opened, untrained", looks("opened.csv")[0]),
     ]
     for path in sorted(RESULTS.glob("seed-*.csv"), key=lambda path: path.stem):
+        if "_" in path.stem:  # in the table of all runs
+            continue
         seed = path.stem.removeprefix("seed-").replace("-", ", ")
         lines += [
             line(f"{look['step']:.0f} steps (order {seed})", look) for look in looks(path.name) if look["step"] > 0
         ]
     return "\n".join([HEAD, *lines]) + "\n"
+
+
+def all_runs() -> str:
+    """A line for each, with the attention on the first token at some of its checkpoints."""
+    lines = [
+        f"| order of the data | learning rate | {' | '.join(f'α₁ after {step}' for step in SHOWN)} | steps |",
+        f"| --- | ---: |{' ---: |' * len(SHOWN)} ---: |",
+    ]
+    for path in sorted(RESULTS.glob("seed-*.csv"), key=lambda path: path.stem):
+        seed, _, rate = path.stem.removeprefix("seed-").partition("_")
+        alpha = {look["step"]: f"{look['alpha_first']:.3f}" for look in looks(path.name)}
+        cells = [seed.replace("-", ", "), rate or "0.0003", *(alpha.get(step, "") for step in SHOWN)]
+        lines.append(f"| {' | '.join(cells)} | {max(alpha):.0f} |")
+    return "\n".join(lines) + "\n"
 
 
 def lines_of(name: str) -> list[dict[str, Any]]:
@@ -107,10 +124,11 @@ def readable(token: str) -> str:
 
 
 def page() -> str:
-    """With both tables written anew."""
+    """With its tables written anew."""
     text = PAGE.read_text(encoding="utf-8")
     before, *parts = MARKED.split(text)
-    return before + "".join(f"{BEGIN}{made}{END}{part}" for made, part in zip((table(), first()), parts, strict=True))
+    made = (table(), all_runs(), first())
+    return before + "".join(f"{BEGIN}{one}{END}{part}" for one, part in zip(made, parts, strict=True))
 
 
 if __name__ == "__main__":

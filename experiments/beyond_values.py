@@ -28,7 +28,7 @@ def look(subject: Subject, gallery: Gallery) -> dict[str, np.ndarray]:
     found = []
     for _, tokens, there in canvases(subject, gallery):
         record = pass_over(subject, tokens, there, record=RECORD).record
-        fair = fair_scores(record["received"], there, causal=not subject.is_diffusion)
+        fair = fair_scores(subject.model.config, record["received"], there)
         found.append({**record, "sinks": sinks(fair, there, gallery.eps), "real": there})
     return {name: np.stack([part[name] for part in found]) for name in found[0]}
 

@@ -118,9 +118,11 @@ def log_prob_of(logits: Array, query: Array, token: Array) -> Array:
     return own.astype(jnp.float32) - total[..., None]
 
 
-def fair_scores(received: np.ndarray, there: np.ndarray, causal: bool) -> np.ndarray:
-    """f32[L,B,H,S] in which uniform attention gives every key 1."""
-    return np.asarray(visibility_normalised(received, there, causal=causal))
+def fair_scores(config: ModelConfig, received: np.ndarray, there: np.ndarray, causal: bool = False) -> np.ndarray:
+    """f32[L,B,H,S] of scores per query that can see the key. causal: each query was shown what stands before it."""
+    causal = causal or not config.is_diffusion
+    block = None if causal else config.block_length
+    return np.asarray(visibility_normalised(received, there, causal=causal, block_length=block))
 
 
 def sinks(fair: np.ndarray, there: np.ndarray, eps: float) -> np.ndarray:
@@ -146,7 +148,7 @@ def of_their_own(config: ModelConfig, logits: np.ndarray) -> np.ndarray:
 
 def own_queries(config: ModelConfig, length: int) -> np.ndarray:
     """i64[S]: the query that predicts the token at each position."""
-    shifts = config.shift_logits or not config.is_diffusion
+    shifts = config.predicts_next
     return np.maximum(np.arange(length) - int(shifts), 0)
 
 

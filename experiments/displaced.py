@@ -126,4 +126,4 @@ def by_key(scores: np.ndarray, index: np.ndarray) -> np.ndarray:
 def received(subject: Subject, tokens: np.ndarray, there: np.ndarray) -> np.ndarray:
     """f32[L,B,H,S] in which uniform attention gives every key 1."""
     record = pass_over(subject, tokens, there, record=jaxsink.record.received()).record
-    return fair_scores(record, there, causal=not subject.is_diffusion)
+    return fair_scores(subject.model.config, record, there)

@@ -35,7 +35,6 @@ class Shares(NamedTuple):
 def shares(subject: Subject, gallery: Gallery, causal: bool = False) -> Shares:
     """Over heads whose strongest key is a sink, in all layers but the first. causal: the same weights, each query shown what
     stands before it."""
-    one_way = causal or not subject.is_diffusion
     freed, gains = np.zeros(len(gallery.tokens)), np.zeros((2, len(gallery.tokens), 2))
     for _, tokens, there in canvases(subject, gallery):
         length, count = tokens.shape[1], there.sum(axis=1)[None, :, None]
@@ -43,7 +42,7 @@ def shares(subject: Subject, gallery: Gallery, causal: bool = False) -> Shares:
         clean = pass_over(subject, tokens, there, visible=visible, record=CLEAN).record
         hidden = one_key(clean["without"]["key"], length)
         after = pass_over(subject, tokens, there, visible=visible, drop=hidden, record=AFTER).record
-        fair = fair_scores(clean["received"], there, one_way)
+        fair = fair_scores(subject.model.config, clean["received"], there, causal)
         asked = (sinks(fair, there, gallery.eps) & hidden).any(axis=-1)
         asked[0] = False
         freed += np.where(asked, clean["without"]["paid"].sum(axis=-1), 0.0).sum(axis=(0, 2))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxsink_experiments.canvases import canvases, mean_of, pass_over, sinks
 
-from jaxsink.recording.lens import lens, shift
+from jaxsink.recording.lens import lens
 from jaxsink.study import Gallery, Measured, Outcome, Prediction, Study, Subject, Table, experiment, nulls, plots
 from jaxsink.study.experiments import diffusion_models
 
@@ -43,7 +43,7 @@ def of_position(values: np.ndarray, by: int) -> np.ndarray:
 def pairs(subject: Subject, gallery: Gallery) -> tuple[tuple[Pair, ...], ...]:
     """Of each generation."""
     found: list[list[Pair]] = [[] for _ in gallery.tokens]
-    by, last = shift(subject.model.config), max(len(gallery.scores) - 1, 1)
+    by, last = int(subject.model.config.predicts_next), max(len(gallery.scores) - 1, 1)
     for canvas in canvases(subject, gallery, COUNT):
         seen = pass_over(subject, canvas.tokens, canvas.there, record=lens(1), parts=1).record
         best, kl, entropy = (of_position(seen[name], by) for name in ("token", "kl", "entropy"))

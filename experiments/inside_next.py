@@ -42,8 +42,11 @@ class Step(NamedTuple):
 def windows(subject: Subject, gallery: Gallery, masked: np.ndarray) -> tuple[np.ndarray, int]:
     """(i64[B]: where the block begins that each sequence is working on; its length); the response, if there are no blocks.
     masked: bool[B,S]"""
-    start, length = gallery.prompt_length, masked.shape[1] - gallery.prompt_length
-    block = getattr(subject.sampler, "block_length", None) or length
+    config, sampler, start = subject.model.config, subject.sampler, np.full(len(masked), gallery.prompt_length)
+    growing = sampler.appending(config)
+    block = min(growing.block if growing else sampler.window(config), masked.shape[1])
+    if growing and growing.from_first:
+        start = gallery.mask.argmax(axis=1)
     return start + (np.maximum(np.argmax(masked, axis=1) - start, 0) // block) * block, block
 
 

@@ -216,6 +216,8 @@ def _words_of(kind: Hint, allowed: Range) -> str:
         return f"a tuple, each of it {inner}"
     if origin in (Sequence, Iterable):
         return f"a list, each of it {words(get_args(kind)[0], allowed)}"
+    if origin in (dict, Mapping) and get_origin(get_args(kind)[0]) is Literal:
+        return f"a mapping of {', '.join(get_args(get_args(kind)[0]))}"
     if origin is Callable or kind is Callable:
         return "a function"
     named = {bool: "True or False", str: "a text", Mapping: "a mapping", dict: "a mapping", os.PathLike: "a path"}

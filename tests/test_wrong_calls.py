@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ for kind, name, values in (
     (Importance, "eps", (NAN, True)),
     (Importance, "causal", (1,)),
     (Outlier, "sigmas", (NAN, "3")),
-    (TopK, "k", (1.5, -1, None, "2")),
+    (TopK, "k", (1.5, -1, 0, None, "2")),
     (DropPositions, "positions", (3, (1.5,), (-1,), ("a",))),
     (Turns, "policies", ((3,), 3, (), (MaskSinks,))),
     (reduce.top, "k", (0, 1.5, "a")),
@@ -162,7 +163,7 @@ for name, values in {
         record.received().then(lambda value, tap: {"a": value, "b": "x"}),
     ),
     "intervene": (3, MaskSinks, "top", MaskSinks(k=100)),
-    "seed": (None, 1.5, "a", [1, 2], NAN, [[1]]),
+    "seed": (None, 1.5, "a", [1, 2], NAN, [[1]], -1, 2**32, 10**30, jax.random.key(0)),
     "chat": (3, "yes", True),
     "every": (0, 1.5, "a", True, -1, NAN),
     "stream": (0, 1.5, -1, "a"),
@@ -182,7 +183,7 @@ for name, values in {
     "edit_tokens": (3, lambda step, tokens: tokens[:, :1], lambda step, tokens: tokens + 0.5),
     "listener": (3,),
     "devices": (3, [], ["cpu"], "cpu"),
-    "policies": (3, [1.5], "a", [1, 2]),
+    "policies": (3, [1.5], "a", [1, 2], [0]),  # without policies to choose from
     "telepathy": (True,),
 }.items():
     for number, value in enumerate(values):

@@ -93,7 +93,11 @@ def add_training_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--clip", type=float, metavar="NORM", help="largest norm of a gradient")
     group.add_argument("--lora", type=int, metavar="RANK", help="train adapters of this rank instead of the weights")
     group.add_argument("--seed", type=int, help="of the weights, the order of the data and the masks")
-    group.add_argument("--dtype", choices=("float32", "bfloat16"), help="type of the arithmetic; weights stay float32")
+    group.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="type of the arithmetic; training keeps weights in float32, and models are written in bfloat16",
+    )
     group.add_argument("--init", metavar="MODEL", help='weights to start from, of the same size; "random" for none')
     group.add_argument("--checkpoints", type=int, metavar="N", help="how many models to keep along the way")
 

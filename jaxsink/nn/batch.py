@@ -66,6 +66,7 @@ class Batch(NamedTuple):
     start: Int[Array, ""] | Int[Array, " B"] | int = 0
     queries: int | None = None
     edits: tuple[StepEdit, ...] = ()  # what is changed at the taps in this pass, see nn/edited.py
+    ahead: Int[Array, " B"] | None = None  # from a query to the position it speaks of; None = as the model predicts
     targets: Int[Array, "B S"] | None = None  # the tokens that a lens ranks
     tuned: TunedLens | None = None  # what a tuned lens adds
     runs: Bool[Array, "B S"] | None = None  # tokens that write keys and values, and that recorders count; None = all

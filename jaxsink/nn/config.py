@@ -157,8 +157,8 @@ class ModelConfig:
         ('llada', 4, 4)
         >>> model.config.replace(attention="causal").attention
         'causal'
-        >>> model.config.is_diffusion, model.config.has_head, model.config.widest_mlp
-        (True, True, 384)
+        >>> model.config.is_diffusion, model.config.predicts_next, model.config.has_head, model.config.widest_mlp
+        (True, False, True, 384)
         >>> len(model.config.segments)  # all layers are alike
         1
     """
@@ -282,6 +282,11 @@ class ModelConfig:
         """It fills masks. Under causal attention nothing right of a mask is seen: such a model writes token by token, with a
         mask token or without."""
         return self.mask_id is not None and self.attention != "causal"
+
+    @property
+    def predicts_next(self) -> bool:
+        """The logits at a position are about the token after it."""
+        return self.shift_logits or not self.is_diffusion
 
     def with_attention(self, attention: str | None, block_length: int | None = None) -> ModelConfig:
         """The same model under another attention pattern; None = its own, also with blocks of another length. Nothing else

@@ -103,6 +103,7 @@ class LayerContext:
     outputs: Int[Array, "B W"] | None = None  # the queries that go on after attention; None = all
     condition: Float[Array, "#B C"] | None = None  # the vector of the noise level, see nn/conditioning.py
     window: Int[Array, "B W"] | None = None  # the queries whose logits are read; None = all
+    ahead: Int[Array, " B"] | None = None  # from a query to the position it speaks of; None = as the model predicts
     targets: Int[Array, "B S"] | None = None  # the tokens that a lens ranks
     tuned: TunedLens | None = None  # what a tuned lens adds
     edits: tuple[StepEdit, ...] = ()  # what is changed at the taps, see nn/edited.py
@@ -145,6 +146,7 @@ class LayerContext:
             rope,
             sink_rope,
             window=batch.outputs,
+            ahead=batch.ahead,
             targets=batch.targets,
             tuned=batch.tuned,
             edits=batch.edits,

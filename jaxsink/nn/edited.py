@@ -53,8 +53,11 @@ def at_step(
 
     def one(placed: Placed, source: Source) -> StepEdit:
         acts = None if placed.steps is None else placed.steps[step]
-        values = None if source.values is None else source.values[0 if placed.rows is None else placed.rows[step]]
-        return StepEdit(placed, acts, values, None if source.positions is None else source.positions[0, 0])
+        row = 0 if placed.rows is None else placed.rows[step]
+        values = None if source.values is None else source.values[row]
+        positions = source.positions
+        where = None if positions is None else positions[row if len(positions) > 1 else 0, 0]
+        return StepEdit(placed, acts, values, where)
 
     pairs = zip(edits, sources, strict=True)
     return tuple(one(*pair) for pair in pairs if recorded or pair[1].values is None)
@@ -149,7 +152,7 @@ def sink_position(context: LayerContext, record: Record) -> Int[Array, "B 1"]:
 
 def for_attention(context: LayerContext) -> LayerContext:
     """Without what is none of the business of attention and its recorders."""
-    return replace(context, edits=(), window=None, targets=None, tuned=None)
+    return replace(context, edits=(), window=None, ahead=None, targets=None, tuned=None)
 
 
 def for_sink_scores(context: LayerContext) -> LayerContext:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, PyTree
 
@@ -37,7 +38,7 @@ from jaxsink.checks import at_least, check_value
 from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.inputs import as_numbers
-from jaxsink.nn.recorded import Recorded, the_one
+from jaxsink.nn.recorded import Recorded, layers_of, steps_taken, the_one
 
 EditTap = Literal[
     "embedding",
@@ -79,7 +80,9 @@ class Edit:
     )
     source: Float[ArrayLike, "*T L B S *F"] | None = None  # what each position is given
     source_steps: tuple[int, ...] | None = None  # the numbers of the source's steps; None = not known
+    source_layers: tuple[int, ...] | None = None  # those it is of, in its order; None = not known
     source_start: int | None = None  # the position that step 0 of the source ran, if every step ran one token
+    source_taken: Bool[ArrayLike, "T B"] | None = None  # the steps that its sequences took; None = all
     by_layer: bool = False
     at: At = None
     layers: tuple[int, ...] | None = None
@@ -90,6 +93,8 @@ class Edit:
         check_value("edit: tap", self.tap, EditTap)
         for name in ("layers", "heads", "steps"):
             numbers = check_value(f"edit: {name}", getattr(self, name), tuple[int, ...] | None, at_least(0))
+            if numbers == ():
+                raise JaxsinkError(f"edit: {name} names none; leave it out for all of them.")
             object.__setattr__(self, name, numbers)
         if self.heads is not None and self.tap not in BY_HEAD:
             taps = ", ".join(map(repr, BY_HEAD))
@@ -226,10 +231,13 @@ def mean(
             f"edit: a record of {tap!r} has {made.axes + 3} axes, or one more for steps, not {values.ndim - 1}."
         )
     counts = jnp.ones(values.shape[2:4], bool) if mask is None else jnp.asarray(mask).astype(bool)
-    weight = counts.reshape(*counts.shape, *[1] * made.axes)
+    counts = jnp.broadcast_to(counts, (len(values), *counts.shape))
+    if isinstance(source, Recorded):
+        counts = counts & steps_taken(source)[..., None]
+        made = replace(made, source_layers=layers_of(source))
+    weight = counts.reshape(len(counts), 1, *counts.shape[1:], *[1] * made.axes)
     total = jnp.where(weight, values, 0.0).sum(axis=(0, 2, 3))
-    value = total / jnp.maximum(counts.sum() * len(values), 1)
-    return replace(made, source=None, value=value, by_layer=True)
+    return replace(made, source=None, value=total / jnp.maximum(counts.sum(), 1), by_layer=True)
 
 
 @checked(from_step=at_least(0), **CHOSEN)
@@ -249,8 +257,9 @@ def patch(
         source: a `Generation`, or a record of this tap (`record.residual()`, `record.head_values()` of "values", and so on):
             [L,B,S,…] of `forward`, [T,L,B,S,…] of `generate`, whose step t is then put into step t. A Generation knows which
             steps it recorded; a record alone must have all steps of the run. That of an autoregressive run, which has one
-            query per step, is put at the positions that these queries had. Where it was recorded in some layers only,
-            `layers` names those, in its order
+            query per step, is put at the positions that these queries had. Steps that a sequence of the Generation did not
+            take, because it had finished, are left as they are. Where it was recorded in some layers only, `layers` names
+            those, in its order
         tap: where
         at: positions: token positions, bool[B,S], or what they are, such as "sink" or "masked"; None: all
         layers: layers to act in; None: all
@@ -268,7 +277,8 @@ def patch(
     made = _edit("replace", tap, at, layers, heads, steps, source=the_one(source))
     if isinstance(source, Recorded):
         start = source.prompt_length - 1 if source.autoregressive else None
-        made = replace(made, source_steps=tuple(map(int, source.recorded_steps)), source_start=start)
+        known = {"source_steps": tuple(map(int, source.recorded_steps)), "source_taken": steps_taken(source)}
+        made = replace(made, **known, source_start=start, source_layers=layers_of(source))
     return made if from_step is None else _of_step(made, from_step)
 
 
@@ -278,7 +288,9 @@ def _of_step(made: Edit, step: int) -> Edit:
     known = range(len(values)) if made.source_steps is None else made.source_steps
     if values.ndim != made.axes + 4 or step not in known:
         raise JaxsinkError(f"edit: step {step} was not recorded; the record has the shape {values.shape}.")
-    return replace(made, source=values[known.index(step)], source_steps=None, source_start=None)
+    at, taken = known.index(step), made.source_taken
+    taken = None if taken is None else np.asarray(taken)[at : at + 1]
+    return replace(made, source=values[at], source_steps=None, source_start=None, source_taken=taken)
 
 
 def _edit(

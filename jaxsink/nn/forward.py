@@ -14,8 +14,9 @@ from jaxtyping import Bool, Int, PyTree
 
 from jaxsink.checks import at_least
 from jaxsink.doors import checked
+from jaxsink.errors import JaxsinkError
 from jaxsink.nn.attention import choose_backend
-from jaxsink.nn.batch import Batch, Execution
+from jaxsink.nn.batch import PROMPT, Batch, Execution
 from jaxsink.nn.compilation import model_jit
 from jaxsink.nn.config import AttentionKind, ModelConfig
 from jaxsink.nn.edited import at_step
@@ -68,7 +69,7 @@ def forward(
         drop: bool[L,B,H,S], True = no query of that layer and head may see this key
         scale: f32[L,B,H,S], factors on the attention that keys receive, before queries re-normalise: 0 hides
         record: a recorder (see jaxsink.record), a function of the tap, or any pytree of them
-        prompt: bool[B,S], True = prompt token; only used to tell queries apart in `record.received_by_query`
+        prompt: bool[B,S], True = prompt token; tells tokens apart in records by kind of query, and for edits at="prompt"
         hidden_from: bool[B,S], True = drop and scale act on this query; the others see everything. None: on all
         positions: int[B,S], where each token stands for the model, from 0 on; None: counted from the first real one
         time: f32[B], what a model with `time_conditioning` is told of each sequence's noise, as its own code takes it (GIDD:
@@ -94,6 +95,8 @@ def forward(
     mesh, length = mesh_of(model), inputs.tokens.shape[1]
     execution = Execution(choose_backend(backend, length, length, mesh), mesh)
     inside = Inside.make(config, inputs.mask, edits, targets, record)
+    if prompt is None and any(one.kind == PROMPT for one in inside.edits):
+        raise JaxsinkError("forward: an edit at='prompt' needs to know which tokens are the prompt; give prompt=.")
     with explained("this pass", lambda: _bytes_needed(model, inputs, recorders, execution, inside)):
         out = _forward(model, inputs, recorders, execution, inside)
         wait_on_cpu(out.logits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from jaxtyping import Float, Float32, Int, PyTree
 
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.context import LayerContext, select
-from jaxsink.nn.edited import edited
+from jaxsink.nn.edited import edited, has_edits
 from jaxsink.nn.linear import matmul_precision
 from jaxsink.nn.recorder import OF_PASS, Recorder, look, only_arrays
 from jaxsink.nn.sharding import MODEL
@@ -68,7 +69,17 @@ class PassEnd(NamedTuple):
 
     def final(self, index: Int[Array, "B W"] | None = None) -> Float[Array, "B W E"]:
         """What the head reads, of these queries."""
-        return edited(self.context, "final_norm", self.norm(select(self.last, index)), outputs=index)
+        return self.normed(select(self.last, index), index)
+
+    def normed(self, residual: Float[Array, "B W E"], index: Int[Array, "B W"] | None) -> Float[Array, "B W E"]:
+        """What it would read of this residual stream: after the final norm, and its edits."""
+        return edited(self.context, "final_norm", self.norm(residual), outputs=index)
+
+    def all_normed(self, residual: Float[Array, "L B P E"], index: Int[Array, "B P"] | None) -> Float[Array, "L B P E"]:
+        """The same of several layers."""
+        if not has_edits(self.context, "final_norm"):
+            return self.norm(residual)
+        return jax.vmap(partial(self.normed, index=index))(residual)
 
     @property
     def head_parts(self) -> int:

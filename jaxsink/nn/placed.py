@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
 from jaxsink.errors import JaxsinkError, a_model
-from jaxsink.nn.batch import KINDS, count_tokens
+from jaxsink.nn.batch import KINDS, MASKED, count_tokens
 from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.context import STATIC
 from jaxsink.nn.edits import Edit, EditTap, How
@@ -43,7 +43,7 @@ class Source(NamedTuple):
     """What belongs to the sequences, at axis 2."""
 
     values: Float[Array, "T L B S *F"] | None
-    positions: Bool[Array, "1 1 B S"] | None
+    positions: Bool[Array, "T 1 B S"] | None  # those that are edited; None = all. T is 1 if all steps have the same
 
 
 class Course(NamedTuple):
@@ -87,6 +87,8 @@ def _placed(edit: Edit, config: ModelConfig, length: int, course: Course | None)
     if value is None and edit.source is not None:
         rows = _shape(edit)[-3 - edit.axes]
     kind = KINDS.index(edit.at) if isinstance(edit.at, str) and edit.at in KINDS else None
+    if kind == MASKED and config.mask_id is None:
+        raise JaxsinkError(f"edit: {a_model(config.family)} has no mask token, so that nothing is at='masked'.")
     ends = (*config.eos_ids, *(() if config.eot_id is None else (config.eot_id,)))
     if isinstance(edit.at, str) and edit.at == "end-of-text" and not ends:
         raise JaxsinkError(f"edit: {a_model(config.family)} names no token that ends a text.")
@@ -119,17 +121,32 @@ def _value(edit: Edit, config: ModelConfig) -> Float[Array, "N ..."]:
 
 def _layer_index(edit: Edit, count: int, rows: int, *, one_for_all: bool) -> Int[Array, " L"]:
     """Where each layer's values are among the rows that were given."""
-    layers = range(count) if edit.layers is None else edit.layers
-    index = np.full(count, -1, np.int32)
-    for number, layer in enumerate(layers):
+    layers = tuple(range(count)) if edit.layers is None else edit.layers
+    for layer in layers:
         if layer >= count:
             raise JaxsinkError(f"edit: the model has no layer {layer}, only 0 to {count - 1}.")
-        index[layer] = 0 if one_for_all else layer if rows == count else number
-    if not one_for_all and rows != count and rows != len(layers):
+    index = np.full(count, -1, np.int32)
+    index[list(layers)] = 0 if one_for_all else _rows_of(edit, layers, count, rows)
+    return jnp.asarray(index)
+
+
+def _rows_of(edit: Edit, layers: tuple[int, ...], count: int, rows: int) -> list[int]:
+    """The source's row of each of these layers."""
+    known = edit.source_layers
+    if known is None and rows == count:
+        if rows > 1 and len(layers) == count and layers != tuple(range(count)):
+            raise JaxsinkError(
+                "edit: a source of all layers is in their order, and `layers` names them in another; leave it out, or give "
+                "the Generation itself, which knows its order."
+            )
+        known = tuple(range(count))
+    elif known is None and rows == len(layers):
+        known = layers
+    if known is None or not set(layers) <= set(known):
         raise JaxsinkError(
             f"edit: the source has {rows} layers; name those {rows} in its order (the model has {count})."
         )
-    return jnp.asarray(index)
+    return [known.index(layer) for layer in layers]
 
 
 def _chosen(what: str, numbers: tuple[int, ...], count: int) -> Bool[Array, " N"]:
@@ -205,12 +222,21 @@ def _source(edit: Edit, config: ModelConfig, mask: Bool[Array, "B S"], course: C
     chosen = None if edit.at is None or isinstance(edit.at, str) else _positions(edit.at, mask)
     if ran is not None:
         chosen = ran & mask if chosen is None else ran & chosen
-    return Source(values, None if chosen is None else chosen[None, None])
+    by_step = None if chosen is None else chosen[None, None]
+    if ran is None and not _all_taken(edit):
+        taken = jnp.asarray(edit.source_taken)[:, None, :, None] & jnp.ones(mask.shape, bool)
+        by_step = taken if by_step is None else taken & by_step
+    return Source(values, by_step)
+
+
+def _all_taken(edit: Edit) -> bool:
+    """Did every sequence of the source take all its recorded steps?"""
+    return edit.source_taken is None or bool(np.all(edit.source_taken))
 
 
 def _where_they_ran(
     edit: Edit, values: Float[Array, "T L B 1 *F"], length: int, course: Course | None
-) -> tuple[Float[Array, "1 L B S *F"], Bool[Array, " S"]]:
+) -> tuple[Float[Array, "1 L B S *F"], Bool[Array, "#B S"]]:
     """The queries of all steps at their positions, where each ran once; and which positions these are."""
     start = edit.source_start
     if start is None and edit.source_steps is None and course is not None:
@@ -224,7 +250,9 @@ def _where_they_ran(
     place = start + steps
     moved = jnp.moveaxis(values[:, :, :, 0], 0, 2)
     whole = jnp.zeros((*moved.shape[:2], length, *moved.shape[3:]), values.dtype).at[:, :, place].set(moved)
-    return whole[None], jnp.asarray(np.isin(np.arange(length), place))
+    ran = np.zeros((1 if edit.source_taken is None else np.shape(edit.source_taken)[1], length), bool)
+    ran[:, place] = True if edit.source_taken is None else np.asarray(edit.source_taken).T
+    return whole[None], jnp.asarray(ran)
 
 
 def _positions(at: Sequence[int] | Bool[ArrayLike, "B S"], mask: Bool[Array, "B S"]) -> Bool[Array, "B S"]:

@@ -4,9 +4,10 @@ The final norm and the head are applied to the residual stream after every layer
 chosen queries only; after the last layer all of them are read at once, in blocks of the vocabulary and, if there are many,
 of queries, so that [L, B, S, V] is never there: sums, divergences and the best tokens grow from block to block.
 
-A lens belongs to a query, as raw logits do: where logits are shifted (Dream) and in causal models, the query of a position
-speaks of the token after it; "position" says of which. Tokens of queries that do not count (padding, finished sequences,
-queries that did not run) are -1, and their numbers 0.
+A lens belongs to a query, as raw logits do: where logits are shifted (Dream), where the model predicts the next token, and
+where a sampler reads it so, the query of a position speaks of the token after it; "position" says of which. Tokens, ranks
+and positions of queries that do not count (padding, finished sequences, queries and steps that did not run) are -1, and
+their numbers 0.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from jaxtyping import Bool, Float, Float32, Int
 from jaxsink.checks import at_least, check_value
 from jaxsink.doors import checked
 from jaxsink.errors import JaxsinkError
-from jaxsink.nn.config import ModelConfig
 from jaxsink.nn.context import LayerContext, select
 from jaxsink.nn.pass_end import PassEnd, TunedLens
 from jaxsink.nn.recorder import Recorder, ready_made
@@ -33,6 +33,7 @@ from jaxsink.recording.lens_sums import Aim, Block, Sums, best_on
 from jaxsink.recording.tuned import load_lens
 
 VOCABULARY = 1024  # tokens in a block, of each part of the head
+MISSING = {"token": -1, "rank": -1, "position": -1}
 BLOCK_BYTES = 4 << 20  # of the logits of a block, on each device
 
 Tuned = TunedLens | str | os.PathLike[str] | None
@@ -149,6 +150,11 @@ class Ended:
     queries: Queries
 
     @property
+    def missing(self) -> dict[str, int]:
+        """What stands for a query that did not run, where it is not 0."""
+        return {} if isinstance(self.kept, LensLogits) else MISSING
+
+    @property
     def wants_targets(self) -> bool:
         return isinstance(self.kept, Lens) and self.kept.rank
 
@@ -162,7 +168,9 @@ class Ended:
         index = self.queries.index(context)
         found = self.queries.found(context)
         whole = layers is None and not self.kept.is_tuned
-        read = Read(residual, end.final(index), found, select(_position(context), index), len(residual), whole)
+        position = select(_position(context), index)
+        query = jnp.broadcast_to(jnp.arange(found.shape[1]), found.shape) if index is None else index
+        read = Read(residual, end.final(index), found, query, position, len(residual), whole)
         return self.kept.read(read, end)
 
 
@@ -173,13 +181,14 @@ class Read(NamedTuple):
     hidden: Float[Array, "L B P E"]  # once `normed`; the residual streams before
     final: Float[Array, "B P E"]  # of the last layer
     found: Bool[Array, "B P"]
+    query: Int[Array, "B P"]  # its number in the pass
     position: Int[Array, "B P"]
     layers: int
     with_final: bool  # `final` is the last of the layers, and not in `hidden` once that is normed
 
     def normed(self, end: PassEnd) -> Read:
         """Left to each block of queries, because norms are as large as the residual streams of all layers."""
-        return self._replace(hidden=end.norm(self.hidden[:-1] if self.with_final else self.hidden))
+        return self._replace(hidden=end.all_normed(self.hidden[:-1] if self.with_final else self.hidden, self.query))
 
     def both(self, function: Callable[[Float[Array, "*lead E"]], Array]) -> tuple[Array, Array]:
         """What a function of hidden states makes of (all layers, the last layer)."""
@@ -189,7 +198,7 @@ class Read(NamedTuple):
     def cut(self, start: Int[Array, ""], size: int) -> Read:
         """Some of the queries."""
         part = lambda x, axis: lax.dynamic_slice_in_dim(x, start, size, axis)  # noqa: E731
-        queries = {name: part(getattr(self, name), 1) for name in ("final", "found", "position")}
+        queries = {name: part(getattr(self, name), 1) for name in ("final", "found", "query", "position")}
         return self._replace(hidden=part(self.hidden, 2), **queries)
 
 
@@ -218,8 +227,8 @@ class Lens:
         room = BLOCK_BYTES * parts * (1 if mesh is None else mesh.shape[DATA])
         size = max(1, room // (4 * read.layers * batch * parts * tokens_at_once(end)))
         kept = self._rows(end, read) if size >= queries else self._by_queries(end, read, size)
-        kept = {name: jnp.where(_like(read.found, x), x, _nothing(name)) for name, x in kept.items()}
-        about = jnp.where(read.found, read.position + shift(end.config), -1)
+        kept = {name: jnp.where(_like(read.found, x), x, MISSING.get(name, 0)) for name, x in kept.items()}
+        about = jnp.where(read.found, read.position + ahead(end), -1)
         return kept | {"position": jnp.broadcast_to(about, kept["kl"].shape)}
 
     def _by_queries(self, end: PassEnd, read: Read, size: int) -> dict[str, Array]:
@@ -263,9 +272,9 @@ def tokens_at_once(end: PassEnd) -> int:
     return min(end.config.vocab // end.head_parts, VOCABULARY)
 
 
-def shift(config: ModelConfig) -> int:
-    """From a query to the position that it speaks of."""
-    return int(config.shift_logits or config.attention == "causal")
+def ahead(end: PassEnd) -> Int[Array, "B 1"] | int:
+    """From a query to the position that it speaks of: as the sampler reads it, or as the model predicts."""
+    return int(end.config.predicts_next) if end.context.ahead is None else end.context.ahead[:, None]
 
 
 def _position(context: LayerContext) -> Int[Array, "B Q"]:
@@ -274,15 +283,11 @@ def _position(context: LayerContext) -> Int[Array, "B Q"]:
 
 def _targets(end: PassEnd, position: Int[Array, "B P"]) -> Int[Array, "B P"]:
     """The token that a query's prediction is about; of the last one in a shifted model, its own."""
-    tokens, config = end.context.targets, end.config
+    tokens = end.context.targets
     if tokens is None:
         raise JaxsinkError("record.lens: rank=True needs to know the tokens; give targets=.")
-    return jnp.take_along_axis(tokens, jnp.minimum(position + shift(config), tokens.shape[1] - 1), axis=1, mode="clip")
+    return jnp.take_along_axis(tokens, jnp.minimum(position + ahead(end), tokens.shape[1] - 1), axis=1, mode="clip")
 
 
 def _like(found: Bool[Array, "B P"], x: Array) -> Bool[Array, "..."]:
     return found.reshape(*found.shape, *[1] * (x.ndim - 3))
-
-
-def _nothing(name: str) -> int:
-    return -1 if name in ("token", "rank") else 0

@@ -43,6 +43,14 @@ def zeros_like_shapes(shapes: PyTree, lead: int | None = None) -> PyTree:
     return jax.tree.map(lambda s: jnp.zeros((*front, *s.shape), s.dtype), shapes)
 
 
+def fills(recorder: Recorder, values: PyTree) -> PyTree[int]:
+    """What stands in its record for steps that did not run, leaf by leaf."""
+    missing = {} if recorder.reductions else getattr(recorder.ending, "missing", {})
+    if not missing:
+        return jax.tree.map(lambda _: 0, values)
+    return {name: missing.get(name, 0) for name in values}
+
+
 def packed(tree: PyTree, front: int = 2) -> PyTree:
     """Records with their last axes as one where the last is short; the first `front` axes (layers, batch) stay.
 

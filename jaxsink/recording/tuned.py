@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -20,12 +21,19 @@ def save_lens(lens: TunedLens, path: str | os.PathLike[str]) -> None:
 
 
 def load_lens(path: str | os.PathLike[str]) -> TunedLens:
-    """What `save_lens` wrote."""
+    """What `save_lens` wrote. Recorders that read the same file share its arrays."""
+    found = Path(path)
+    if not found.is_file():
+        raise JaxsinkError(f"{path} is not a file; give the lens.safetensors that `jaxsink train --lens` wrote.")
+    now = found.stat()
+    return _read(found.absolute(), now.st_mtime_ns, now.st_size)
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, changed: int, size: int) -> TunedLens:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    if not Path(path).is_file():
-        raise JaxsinkError(f"{path} is not a file; give the lens.safetensors that `jaxsink train --lens` wrote.")
     try:
         found = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float32
+from jaxtyping import Float, Float32
 
+from jaxsink.nn.context import LayerContext
 from jaxsink.nn.recorder import Recorder, ready_made
 from jaxsink.nn.taps import Tap, VectorTap
 
@@ -144,20 +145,26 @@ def final_norm() -> Recorder:
     return Recorder(_vectors, "once", tap="final_norm")
 
 
+def of_unfinished(context: LayerContext, x: Float[Array, "B ..."]) -> Float32[Array, "B ..."]:
+    """0 for sequences that have finished: how long they still run depends on the others."""
+    goes_on = context.keys.counted.any(axis=1)
+    return jnp.where(goes_on.reshape(-1, *[1] * (x.ndim - 1)), x.astype(jnp.float32), 0.0)
+
+
 def _hidden(tap: Tap) -> Float32[Array, "B Q E"]:
-    return tap.hidden.astype(jnp.float32)
+    return of_unfinished(tap.context, tap.hidden)
 
 
 def _value_vectors(tap: Tap) -> Float32[Array, "B S K D"]:
-    return tap.v.astype(jnp.float32)
+    return of_unfinished(tap.context, tap.v)
 
 
 def _hidden_max(tap: Tap) -> dict[str, Array]:
     size = jnp.abs(tap.hidden.astype(jnp.float32))
     largest = jnp.where(tap.query_mask, size.max(axis=-1), 0.0)
     median = jnp.where(tap.query_mask, jnp.median(size, axis=-1), 0.0)
-    return {"max": largest, "median": median, "dimension": size.argmax(axis=-1)}
+    return {"max": largest, "median": median, "dimension": jnp.where(tap.query_mask, size.argmax(axis=-1), 0)}
 
 
 def _vectors(tap: VectorTap) -> Float32[Array, "B Q *F"]:
-    return tap.vectors.astype(jnp.float32)
+    return of_unfinished(tap.context, tap.vectors)

@@ -149,7 +149,9 @@ def check_target(path: Path, marker: str, overwrite: bool) -> None:
     if not os.path.lexists(path):
         return
     if not overwrite:
-        raise JaxsinkError(f"{path} exists already; choose another name, or overwrite it (--overwrite).")
+        raise JaxsinkError(
+            f"{path} exists already; choose another name, or overwrite it (--overwrite; in Python overwrite=True)."
+        )
     if not path.is_dir() or (any(path.iterdir()) and not (path / marker).is_file()):
         raise JaxsinkError(f"{path} is not a checkpoint of jaxsink, so it is not overwritten; choose another name.")
 

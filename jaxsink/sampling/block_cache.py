@@ -91,7 +91,7 @@ def whole_or_part(is_whole: Bool[Array, ""], whole: Pass, part: Pass, recorders:
         if recorder.ending is not None:
             raise JaxsinkError(
                 f"with a cache only some of the tokens run, so {recorder.name} cannot read all positions; give it positions="
-                "'window', the queries from which the step reads."
+                "'window' (--record-what lens_window), the queries from which the step reads."
             )
         raise JaxsinkError(
             "with a cache only some of the tokens run, so only records summed over queries can be kept, and "

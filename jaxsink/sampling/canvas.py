@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool, Int
@@ -103,6 +104,11 @@ class Looking(NamedTuple):
     readers: Int[Array, "B W"]  # the queries that predict the window's positions
     sight: Sight | None = None
     part: Part | None = None  # None = all tokens run
+
+    def ahead(self, length: int) -> Int[Array, " B"]:
+        """From a query to the position that this step reads it for."""
+        there = self.window.position < length
+        return jnp.where(there, self.window.position - self.readers, 0).max(axis=1)
 
 
 class Commit(NamedTuple):

@@ -2,7 +2,7 @@
 
 Samplers that append their blocks say which tokens run (`DiffusionSampler.part`); texts, steps and statistics are those of
 passes over all that exists. What recorders add up over queries is kept as well (whole_sums.py). Whatever could change the
-past is run without this cache: interventions, edited tokens, and records that need all queries at once.
+past is run without this cache: interventions, edits, edited tokens, and records that need all queries at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Kept = tuple[Cache, tuple[PyTree, ...]]  # the cache, and the sums of queries th
 
 def keeps_context(sampler: Sampler, config: ModelConfig, spec: RunSpec) -> bool:
     """Does a step of this run need its own block alone?"""
-    plain = spec.intervene is None and spec.edit_tokens is None and not spec.infill
+    plain = spec.intervene is None and spec.edit_tokens is None and not (spec.infill or spec.edits)
     return plain and sampler.keeps(config) and all(map(can_wait, spec.record.recorders))
 
 

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int, PyTree, Shaped
 from jaxsink.nn.batch import Batch
 from jaxsink.nn.cache import Cache
 from jaxsink.nn.config import ModelConfig
+from jaxsink.nn.pass_end import need_the_end
 from jaxsink.nn.recorder import Recorder
 from jaxsink.nn.transformer import empty_cache
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
@@ -216,7 +217,10 @@ class DiffusionSampler(Sampler[DiffusionCarry]):
         window, outputs = at.window, at.readers
         some = queries_that_lose_keys(run, carry, window, outputs)
         time = self.time(config, window) if config.time_conditioning else None
-        on_canvas = partial(run_canvas, run, carry, outputs=outputs, hidden_from=some, sight=at.sight, time=time)
+        ahead = at.ahead(carry.tokens.shape[1]) if need_the_end(recorders) else None
+        on_canvas = partial(
+            run_canvas, run, carry, outputs=outputs, hidden_from=some, sight=at.sight, time=time, ahead=ahead
+        )
         cache = None
         if self.cache is not None:
             there = run if at.sight is None else run.with_mask(run.inputs.mask & at.sight.mask)
@@ -304,6 +308,7 @@ def run_canvas(
     outputs: Int[Array, "B W"],
     hidden_from: Bool[Array, "B S"] | None = None,
     time: Float[Array, " B"] | None = None,
+    ahead: Int[Array, " B"] | None = None,
     drop: Shaped[Array, "L B H S"] | None = None,
     recorders: tuple[Recorder, ...] = (),
     sight: Sight | None = None,
@@ -316,7 +321,7 @@ def run_canvas(
     mask = run.inputs.mask if sight is None else run.inputs.mask & sight.mask
     limit = None if sight is None else sight.limit
     batch = Batch.make(run.config, tokens, mask, prompt=run.inputs.prompt, done=carry.done)
-    batch = batch._replace(outputs=outputs, hidden_from=hidden_from, limit=limit, time=time)
+    batch = batch._replace(outputs=outputs, hidden_from=hidden_from, limit=limit, time=time, ahead=ahead)
     out = run.model(
         run.looked_into(batch, carry.step, recorded=recorded),
         drop=drop,

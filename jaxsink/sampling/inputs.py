@@ -95,11 +95,18 @@ class Start:
         )
 
 
-def policy_numbers(policies: Sequence[int] | None, batch: int) -> Int[np.ndarray, " B"]:
-    """Which of an intervention's policies each sequence follows: in turns, unless the caller says so."""
+def policy_numbers(policies: Sequence[int] | None, batch: int, count: int | None) -> Int[np.ndarray, " B"]:
+    """Which of an intervention's policies each sequence follows: in turns, unless the caller says so. count: how many it
+    has; None: it does not say."""
     policy = np.arange(batch) if policies is None else np.asarray(policies)
     if policy.shape != (batch,) or not np.issubdtype(policy.dtype, np.integer):
         raise JaxsinkError(f"policies must be a whole number per prompt ({batch}), not {policies!r}.")
+    if policies is None or count is None:
+        return policy
+    if not count:
+        raise JaxsinkError("policies choose among those of an intervention that has several; give sinks.Turns((…)).")
+    if ((policy < 0) | (policy >= count)).any():
+        raise JaxsinkError(f"policies must be numbers from 0 to {count - 1}, not {policies!r}.")
     return policy
 
 

@@ -197,6 +197,13 @@ def _chosen(wanted: tuple[int, ...] | None, count: int) -> Bool[Array, " {count}
     return jnp.ones(count, bool) if wanted is None else jnp.isin(jnp.arange(count), jnp.array(wanted))
 
 
+def policy_count(intervene: object) -> int | None:
+    """How many policies there are to choose from; None: only who wrote it knows."""
+    if intervene is None or type(intervene).__module__.startswith("jaxsink."):
+        return len(getattr(intervene, "policies", ()))
+    return None
+
+
 def check(
     intervene: object,
     config: ModelConfig,

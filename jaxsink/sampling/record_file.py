@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree, Shaped
@@ -74,6 +75,8 @@ class RecordFile:
         if target.is_dir():
             raise JaxsinkError(f"--record: {target} cannot be written as a file; choose another name.")
         check_writable(target)
+        if target.suffix.lower() != ".npz":
+            raise JaxsinkError(f"--record: {target} must end in .npz, which `jaxsink report` reads.")
         if os.path.lexists(target) and not overwrite:
             raise JaxsinkError(f"--record: {target} exists already; choose another name, or add --overwrite.")
         size = step_bytes(list(recorders), shape)
@@ -179,6 +182,9 @@ def read_settings(file: Path, array: np.ndarray) -> JsonObject:
 
 def read_arrays(file: Path) -> dict[str, np.ndarray]:
     """All arrays of an .npz file, or a sentence that names it."""
+    if file.is_file() and not is_zipfile(file):
+        what = "no zip archive" if file.stat().st_size else "empty"
+        raise JaxsinkError(f"{file} is not a readable .npz file: it is {what}.")
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in arrays.files}

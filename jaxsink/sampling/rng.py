@@ -12,7 +12,7 @@ random bits, so noise reaches 22.9, where float32's plain `-log(-log u)` stops a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,13 @@ from jax import Array
 from jaxtyping import Float, Int, Integer, Key, UInt32
 from numpy.typing import ArrayLike
 
+from jaxsink.checks import at_least, fits, plain, shown
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.inputs import as_numbers
 from jaxsink.parallel.axes import axes, pytree_dataclass
 
 TOKEN, REMASK, TRANSFER, ORDER, INTERVENE, INTERVENE_RUN = range(6)  # what a draw is for
+SEED = at_least(0, (1 << 32) - 1)
 FIRST_OFFSET = -(1 << 24)  # positions before the response have negative offsets
 
 DrawName = Literal["token", "remask", "transfer"]
@@ -82,10 +84,13 @@ def small_uniform(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, .
 
 def check_seeds(seed: int | Sequence[int], batch: int) -> UInt32[np.ndarray, " B"]:
     """One seed per sequence."""
-    seeds = np.asarray(seed)
-    if seeds.shape not in ((), (batch,)) or not np.issubdtype(seeds.dtype, np.integer):
-        raise JaxsinkError(f"seed must be a whole number, or one per prompt ({batch}), not {seed!r}.")
-    return np.broadcast_to((seeds & 0xFFFFFFFF).astype(np.uint32), (batch,))
+    several = isinstance(seed, Sequence) or getattr(seed, "ndim", 0) == 1
+    seeds = [plain(one, int) for one in (cast(Sequence[int], seed) if several else [seed])]
+    if len(seeds) not in (1, batch) or not all(fits(one, int, SEED) for one in seeds):
+        raise JaxsinkError(
+            f"seed must be a whole number{SEED.words()}, or one per prompt ({batch}), not {shown(seed)}."
+        )
+    return np.broadcast_to(np.array(seeds, np.uint32), (batch,))
 
 
 def replayed(

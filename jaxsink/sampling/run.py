@@ -25,7 +25,7 @@ from jaxsink.nn.placed import Placed, Source
 from jaxsink.nn.sharding import keep_layout, on_tpu
 from jaxsink.nn.transformer import Transformer
 from jaxsink.parallel.axes import axes, constrain, pytree_dataclass
-from jaxsink.recording.spec import RecordSpec, make_record_spec, packed, zeros_like_shapes
+from jaxsink.recording.spec import RecordSpec, fills, make_record_spec, packed
 from jaxsink.sampling.interventions import Intervention, Previous, Targeted, drop_where, needs, no_drop
 from jaxsink.sampling.rng import INTERVENE, INTERVENE_RUN, Draws, step_keys
 
@@ -42,6 +42,7 @@ class RunSpec(NamedTuple):
     total_steps: int
     execution: Execution
     infill: bool = False  # masks stand in the prompt, so the window is the whole canvas
+    edits: bool = False  # something is changed at the taps
     edit_logits: EditLogits | None = None
     edit_tokens: EditTokens | None = None
     forced: bool = False  # tokens that stand in the response are written as they are (autoregressive)
@@ -147,7 +148,9 @@ def run_steps(step: Step[C], carry: C, spec: RunSpec, chunk: int) -> tuple[C, tu
     """Run steps until the chunk, the run or every sequence is finished: (carry, records by recorded step)."""
     plan = spec.record
     shapes = jax.eval_shape(lambda c: step(c, record=True)[1], carry)
-    buffers = packed(keep_layout(zeros_like_shapes(shapes, lead=plan.recorded(chunk)), spec.mesh, 2, 3), front=3)
+    blank = tuple(map(fills, plan.recorders, shapes))
+    empty = jax.tree.map(lambda s, fill: jnp.full((plan.recorded(chunk), *s.shape), fill, s.dtype), shapes, blank)
+    buffers = packed(keep_layout(empty, spec.mesh, 2, 3), front=3)
     first = carry.step
 
     def unfinished(state: tuple[C, PyTree]) -> Bool[Array, ""]:

@@ -23,6 +23,7 @@ from jaxsink.parallel.hosts import to_host
 from jaxsink.parallel.layout import put_batch
 from jaxsink.parallel.mesh import DATA
 from jaxsink.parallel.pmap import pad_batch
+from jaxsink.recording.spec import fills
 from jaxsink.sampling.base import filler_id
 from jaxsink.sampling.execution import Program
 from jaxsink.sampling.generation import Generation, end_ids
@@ -118,7 +119,10 @@ def run(
         if listener is not None:
             records = cut(chunks[-1], batch, count, axis=2)
             tell(listener, now, count, jax.tree.unflatten(spec.record.treedef, records))
-    return program.joined(carry, batch), jax.tree.map(lambda *parts: all_steps(parts, wanted), *chunks)
+    blank = tuple(map(fills, spec.record.recorders, chunks[0]))
+    return program.joined(carry, batch), jax.tree.map(
+        lambda fill, *parts: all_steps(parts, wanted, fill), blank, *chunks
+    )
 
 
 def check_numbers(carry: Carry, count: int, vocab: int) -> Carry:
@@ -156,10 +160,10 @@ def cut(tree: PyTree, filled: int, count: int, axis: int = 0) -> PyTree:
     return jax.tree.map(one, tree)
 
 
-def all_steps(parts: tuple[np.ndarray, ...], count: int) -> np.ndarray:
-    """The chunks as one array of `count` recorded steps; those that an early end left out are zero."""
+def all_steps(parts: tuple[np.ndarray, ...], count: int, fill: int) -> np.ndarray:
+    """The chunks as one array of `count` recorded steps; `fill` stands for those that an early end left out."""
     joined = np.concatenate(parts)[:count]
-    return np.concatenate([joined, np.zeros((count - len(joined), *joined.shape[1:]), joined.dtype)])
+    return np.concatenate([joined, np.full((count - len(joined), *joined.shape[1:]), fill, joined.dtype)])
 
 
 def as_generation(

@@ -113,7 +113,7 @@ def nats_of(config: ModelConfig, targets: PyTree[ArrayLike]) -> Loss:
     wanted = jnp.asarray(as_numbers("nats_of: targets", targets))
     asked = wanted >= 0
     check_tokens(config, jnp.maximum(wanted, 0))
-    shifts = config.shift_logits or not config.is_diffusion
+    shifts = config.predicts_next
     if shifts and bool(asked[:, 0].any()):
         raise JaxsinkError("nats_of: nothing predicts the first token of this model; set its target to -1.")
 

@@ -141,6 +141,9 @@ class TopK(Rule):
 
     k: int
 
+    def __post_init__(self) -> None:
+        check_fields(self, "TopK", {"k": at_least(1)})
+
     def find(self, scores: Float[Array, "*axes S"], real: Bool[Array, "#*axes S"]) -> Bool[Array, "*axes S"]:
         return largest(scores, real, self.k)
 

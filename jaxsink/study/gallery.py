@@ -46,6 +46,7 @@ class Gallery:
     prompt_length: int
     mask_id: int | None
     eps: float
+    block_length: int | None = None  # of block-causal models
     masked: np.ndarray | None = None  # f32[T,L,B,H,S], from masked queries; None for autoregressive models
     random_split: np.ndarray | None = None  # f32[T,L,B,H,S], from as many queries drawn at random
 
@@ -65,8 +66,9 @@ class Gallery:
 
     @cached_property
     def fair(self) -> np.ndarray:
-        """f32[T,L,B,H,S]: scores in which uniform attention gives every key 1, whoever can see it."""
-        return np.asarray(visibility_normalised(self.scores, self.real, causal=self.mask_id is None))
+        """f32[T,L,B,H,S]: scores per query that can see the key, times the number of tokens."""
+        causal = self.mask_id is None
+        return np.asarray(visibility_normalised(self.scores, self.real, causal=causal, block_length=self.block_length))
 
     @cached_property
     def tracks(self) -> Tracks:
@@ -76,7 +78,8 @@ class Gallery:
     @cached_property
     def fair_tracks(self) -> Tracks:
         """By scores that do not favour early keys."""
-        return self.tracks if self.mask_id is not None else self._tracked(self.fair)
+        sees_all = self.mask_id is not None and self.block_length is None
+        return self.tracks if sees_all else self._tracked(self.fair)
 
     def _tracked(self, scores: np.ndarray) -> Tracks:
         tracks = track(scores, Threshold(self.eps), self.real, self.taken)
@@ -115,8 +118,8 @@ class Gallery:
         return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def from_arrays(arrays: Arrays, mask_id: int | None, eps: float) -> Gallery:
-    wanted = {part.name for part in fields(Gallery)} - {"prompt_length", "mask_id", "eps", "canvas"}
+def from_arrays(arrays: Arrays, mask_id: int | None, eps: float, block_length: int | None = None) -> Gallery:
+    wanted = {part.name for part in fields(Gallery)} - {"prompt_length", "mask_id", "eps", "block_length", "canvas"}
     steps = np.arange(len(arrays["scores"]))
     return Gallery(
         **{name: value for name, value in arrays.items() if name in wanted},
@@ -124,4 +127,5 @@ def from_arrays(arrays: Arrays, mask_id: int | None, eps: float) -> Gallery:
         prompt_length=int(arrays["prompt_length"]),
         mask_id=mask_id,
         eps=eps,
+        block_length=block_length,
     )

@@ -98,7 +98,9 @@ class Study:
         spec = spec or Recorded()
         path = spec.path(self, subject)
         if path not in self.loaded:
-            self.loaded[path] = from_arrays(self.arrays(subject, spec), subject.mask_id, self.eps)
+            self.loaded[path] = from_arrays(
+                self.arrays(subject, spec), subject.mask_id, self.eps, subject.model.config.block_length
+            )
         return self.loaded[path]
 
     def predicted(self, subject: Subject) -> list[Prediction]:

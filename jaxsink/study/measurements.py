@@ -167,7 +167,8 @@ class Untrained(KeptAsArrays):
         return {name: x for of_one in values for name, x in of_one.items()}
 
     def written(self, study: Study, drawn: Subject, is_stopped: IsStopped) -> Gallery:
-        return from_arrays(Recorded().compute(study, drawn, is_stopped), drawn.mask_id, study.eps)
+        arrays = Recorded().compute(study, drawn, is_stopped)
+        return from_arrays(arrays, drawn.mask_id, study.eps, drawn.model.config.block_length)
 
 
 @dataclass(frozen=True)

@@ -116,12 +116,12 @@ def first_of(batch: Batch, size: int) -> Batch:
 
 def sink_figures(model: Model, lesson: Lesson, batch: Batch) -> dict[str, float]:
     """Of the attention on held-out text; of a diffusion model on text of which some tokens are masked."""
-    tokens = batch.tokens
+    tokens, real = batch.tokens, batch.real
     if lesson.config.is_diffusion:
-        noised = lesson.example(batch, jnp.int32(0)).tokens
-        tokens = np.asarray(noised)[:, : tokens.shape[1]]
-    out = forward(model, tokens, batch.real, record={"received": received(), "value": value_norm()})
-    return of_attention(np.asarray(out.record["received"]), np.asarray(out.record["value"]), batch.real)
+        noised = lesson.example(batch, jnp.int32(0))  # which may have moved the padding
+        tokens, real = (np.asarray(x)[:, : tokens.shape[1]] for x in (noised.tokens, noised.real))
+    out = forward(model, tokens, real, record={"received": received(), "value": value_norm()})
+    return of_attention(np.asarray(out.record["received"]), np.asarray(out.record["value"]), real)
 
 
 def of_attention(

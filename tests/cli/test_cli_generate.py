@@ -366,6 +366,7 @@ def test_large_records_are_announced(tmp_path):
         ([LLADA, "--ids", "1", "--overwrite"], "need --record FILE.npz"),
         ([LLADA, "--ids", "1", "--record", "/nowhere/x.npz"], "the directory /nowhere does not exist"),
         ([LLADA, "--ids", "1", "--record", "/tmp"], "/tmp cannot be written as a file"),
+        ([LLADA, "--ids", "1", "--record", "attention.txt"], "attention.txt must end in .npz"),
         ([LLADA, "--ids", "1", "--record", "x.npz", "--record-what", "magic"], "'magic' is not known; choose from rec"),
         ([LLADA, "--ids", "1", "--record", "x.npz", "--record-what", ","], "--record-what names nothing"),
     ],

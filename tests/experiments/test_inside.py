@@ -19,6 +19,7 @@ from support.configs import FAMILIES
 from support.made_gallery import LITTLE, SINK, made_gallery
 from support.miniatures import random_subject, written_by
 from support.models import lively, sequences
+from support.sampling import model_of
 
 import jaxsink
 from jaxsink.recording import recorders as record
@@ -236,3 +237,24 @@ def test_a_study_of_random_weights_supports_nothing(tmp_path: Path) -> None:
     assert len(tests) == 10 and not any(test.verdict == "supported" for test in tests)
     assert len([test for test in tests if test.comparisons]) >= 7  # they were tested
     assert [len(finding.tables) for finding in found] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("family", "sampler", "begins", "size"),
+    [
+        ("llada", jaxsink.LLaDASampler(8, 8, 4), [9, 5], 4),
+        ("a2d", jaxsink.MDLMSampler(8, 8, block_size=4), [9, 5], 4),
+        ("a2d", jaxsink.BD3LMSampler(8, 8, block_size=4), [9, 5], 4),
+        ("sdar", jaxsink.SDARSampler(8), [8, 4], 4),
+        ("dream", jaxsink.DreamSampler(8, 8), [5, 5], 8),
+    ],
+    ids=["llada", "mdlm", "bd3lm", "sdar", "dream"],
+)
+def test_windows_are_the_blocks_of_the_sampler(family: str, sampler: Any, begins: list[int], size: int) -> None:
+    """Masks from 10 and from 6 on, of prompts of five tokens; SDAR counts its blocks from the first real token."""
+    gallery = made_gallery(np.zeros((1, 1, 2, 1, 13), np.float32), prompt_length=5)
+    masked = np.arange(13) >= np.array([[10], [6]])
+    config = model_of(family).config
+    subject: Any = SimpleNamespace(model=SimpleNamespace(config=config), sampler=sampler)
+    begin, length = inside_next.windows(subject, gallery, masked)
+    assert begin.tolist() == begins and length == size

@@ -20,7 +20,9 @@ from jaxsink_experiments import (
     fig10_epsilon,
     table2_tokens,
 )
+from jaxsink_experiments.canvases import fair_scores
 from scipy.stats import spearmanr
+from support.configs import FAMILIES
 from support.made_gallery import LITTLE, MASK, SINK, made_gallery, places
 
 from jaxsink.sinks.tokens import KINDS
@@ -249,3 +251,18 @@ def test_settings_change_the_number_of_sinks_by_a_share_of_the_usual() -> None:
     assert line["change"] == pytest.approx(0.25) and line["change: low"] < 0 < line["change: high"]
     assert beyond_sensitivity.change(np.zeros(2), found, ["a", "b"]) == {}
     assert beyond_sensitivity.sinks_per_head(made_gallery(places([[3, 3], [-1, 5]]))) == pytest.approx([3 / 4])
+
+
+def test_early_blocks_of_a_block_causal_model_are_not_favoured() -> None:
+    """Every query gives the same to each key that it sees: the first block has more of it, and no larger score."""
+    key, query = np.arange(12), np.arange(12)[:, None]
+    received = (key // 4 <= query // 4).sum(axis=0).astype(np.float32)
+    assert received[0] == 3 * received[-1]
+    scores = np.broadcast_to(received, (2, 1, 1, 1, 12))
+    blocks = made_gallery(scores, block_length=4)
+    np.testing.assert_allclose(blocks.fair, 12.0)
+    assert not blocks.fair_tracks.sinks.any()
+    config = FAMILIES["sdar"]
+    there = np.ones((1, 12), bool)
+    np.testing.assert_allclose(fair_scores(config, scores[0], there), 12.0)
+    np.testing.assert_allclose(fair_scores(FAMILIES["llada"], scores[0], there), scores[0])

@@ -238,6 +238,8 @@ def test_other_numbers_do_not_compile_again(model: jaxsink.Model) -> None:
         (lambda: edit.zero("mlp", at="sinks"), "at must be positions"),
         (lambda: edit.zero("mlp", layers=[3]), "the model has no layer 3, only 0 to 2"),
         (lambda: edit.zero("values", heads=[6]), "there is no head 6, only 0 to 5"),
+        (lambda: edit.zero("mlp", at="prompt"), "an edit at='prompt' needs to know which tokens are the prompt"),
+        (lambda: edit.zero("mlp", at="masked"), "has no mask token, so that nothing is at='masked'"),
         (lambda: edit.zero("mlp", at=[13]), "at must be token positions from 0 to 12"),
         (lambda: edit.zero("mlp", steps=[0]), "steps are those of a sampler"),
         (lambda: edit.add(np.ones(5)), r"a value of shape \(5,\) does not fit"),

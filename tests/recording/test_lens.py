@@ -20,6 +20,7 @@ from jaxsink.nn.batch import Batch, Execution
 from jaxsink.nn.recorder import compile_record
 from jaxsink.recording import lens as lens_module
 from jaxsink.recording.lens_sums import best_on, by_maxima, by_top_k
+from jaxsink.recording.tuned import save_lens
 
 CONFIG = FAMILIES["llama3.1"]
 TOKENS, MASK = sequences(CONFIG)
@@ -282,3 +283,73 @@ def test_no_device_needs_weights_of_the_head_of_another(monkeypatch) -> None:
     axes = {tuple(map(int, shape.split(","))) for line in sent for shape in re.findall(r"\[([\d,]+)\]", line)}
     assert any(48 in shape for shape in axes), "residual streams are sent"
     assert not {shape for shape in axes if 48 in shape and {5, 11, 40, 88} & set(shape)}
+
+
+READ_BY = {
+    "nemotron": ("nemotron", jaxsink.NemotronSampler(8, 4)),
+    "speculative": ("nemotron", jaxsink.SpeculativeSampler(8, 4)),
+    "mdlm, shifted": ("a2d", jaxsink.MDLMSampler(8, 8, block_size=4, right_shift_logits=True)),
+    "bd3lm, shifted": ("a2d", jaxsink.BD3LMSampler(8, 8, block_size=4, right_shift_logits=True)),
+    "dream": ("dream", jaxsink.DreamSampler(8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", READ_BY)
+def test_the_last_layer_reads_what_is_written_where_it_is_written(name: str) -> None:
+    """Whoever shifts, the model or the sampler."""
+    family, sampler = READ_BY[name]
+    out = jaxsink.generate(model_of(family), PROMPTS, sampler, record=record.lens(1, positions="window", rank=True))
+    found = {part: np.asarray(values)[:, -1] for part, values in out.record.items()}
+    for sequence in range(len(PROMPTS)):
+        for position in range(out.prompt_length, out.tokens.shape[1]):
+            step = int(out.committed_at[sequence, position])
+            (reader,) = np.flatnonzero(found["position"][step, sequence] == position)
+            assert found["rank"][step, sequence, reader] == 0
+            assert found["token"][step, sequence, reader, 0] == out.tokens[sequence, position]
+
+
+def test_opened_models_predict_what_they_were_trained_to() -> None:
+    """A next-token model that sees both sides is asked for the next token."""
+    config = FAMILIES["qwen2"]
+    opened, (tokens, mask) = lively(config), sequences(config)
+    seen = jaxsink.forward(opened, tokens, mask, attention="bidirectional", record=record.lens(1)).record
+    np.testing.assert_array_equal(seen["position"][0], np.where(mask, np.arange(1, tokens.shape[1] + 1), -1))
+
+
+def test_steps_that_did_not_run_have_no_tokens_on_any_number_of_devices() -> None:
+    model, prompts = model_of("sdar"), [[5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [20, 21, 22, 23]]
+    wanted = {"lens": record.lens(1, positions="window"), "residual": record.residual(), "first": record.embedding()}
+    one, many, streamed = (
+        jaxsink.generate(model, prompts, jaxsink.SDARSampler(8), record=wanted, **how)
+        for how in ({}, {"devices": jax.devices()}, {"stream": 2})
+    )
+    taken = np.arange(len(one.recorded_steps))[:, None] < np.asarray(one.steps)
+    assert not taken.all()
+    for other in (many, streamed):
+        for name, values in one.record["lens"].items():
+            np.testing.assert_allclose(other.record["lens"][name], values, atol=1e-4)
+        for name in ("residual", "first"):
+            np.testing.assert_allclose(other.record[name], one.record[name], atol=1e-4)
+    over = np.moveaxis(np.asarray(one.record["lens"]["token"]), 1, 2)[~taken]
+    assert (over == -1).all() and not np.moveaxis(np.asarray(one.record["residual"]), 1, 2)[~taken].any()
+
+
+def test_an_edit_after_the_final_norm_is_read_by_all_layers(model: jaxsink.Model) -> None:
+    louder = jaxsink.edit.scale(2.0, "final_norm")
+    all_layers, last = (
+        jaxsink.forward(model, TOKENS, MASK, edits=louder, record=which).record
+        for which in (record.lens(2), record.lens(2).at([2]))
+    )
+    for name, values in last.items():
+        np.testing.assert_allclose(values[0], all_layers[name][2], atol=1e-4)
+    plain = jaxsink.forward(model, TOKENS, MASK, record=record.lens(2)).record
+    assert (np.asarray(all_layers["entropy"])[:, MASK] < np.asarray(plain["entropy"])[:, MASK]).all()
+
+
+def test_two_recorders_may_read_one_tuned_lens(model: jaxsink.Model, tmp_path: Any) -> None:
+    layers, width = model.config.layers, model.config.width
+    save_lens(record.TunedLens(jnp.zeros((layers, width, width)), jnp.zeros((layers, width))), tmp_path / "lens")
+    wanted = {"best": record.lens(1, tuned=tmp_path / "lens"), "all": record.lens_logits(tuned=tmp_path / "lens")}
+    seen = jaxsink.forward(model, TOKENS, MASK, record=wanted).record
+    best = np.asarray(seen["all"]).argmax(axis=-1)
+    np.testing.assert_array_equal(best[:, MASK], np.asarray(seen["best"]["token"])[:, MASK, 0])

@@ -264,7 +264,10 @@ def test_broken_runs_say_what_is_wrong(changes: dict, message: str, tmp_path: Pa
 
 
 def test_wrong_arguments(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text('{"kind": "training"}')
     for words, message in (
+        ([str(tmp_path / "run")], "holds a run of another kind \\(training\\)"),
         ([str(tmp_path / "none")], "is not a directory"),
         ([str(tmp_path)], "holds no manifest.json"),
         ([str(study), "--out", "page.pdf"], "must be a file that ends in .html"),

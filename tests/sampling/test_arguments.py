@@ -11,7 +11,7 @@ from support.shape_checks import no_shape_checks
 
 import jaxsink
 from jaxsink import ARSampler, JaxsinkError, LLaDASampler
-from jaxsink.sinks import MaskSinks
+from jaxsink.sinks import MaskSinks, Turns
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -101,3 +101,29 @@ def test_samplers(model: jaxsink.Model, sampler: Any, message: str) -> None:
 def test_factors_are_not_taken_for_hidden_keys(model: jaxsink.Model) -> None:
     with pytest.raises(JaxsinkError, match=r"drop must be bool, True = hidden; factors .* go into scale"):
         jaxsink.forward(model, [[1, 5]], drop=np.ones((4, 1, 4, 2), np.float32))
+
+
+def test_policies_are_among_those_there_are(model: jaxsink.Model) -> None:
+    turns = Turns((None, MaskSinks(1)))
+    prompts, sampler = [[5, 6, 7]] * 3, jaxsink.LLaDASampler(4, 4, 4)
+    for policies in ([0, 1, 2], [0, -1, 1]):
+        with pytest.raises(JaxsinkError, match="policies must be numbers from 0 to 1"):
+            jaxsink.generate(model, prompts, sampler, intervene=turns, policies=policies)
+    out = jaxsink.generate(
+        model, prompts, sampler, intervene=turns, policies=[1, 0, 1], record=jaxsink.record.dropped()
+    )
+    assert np.asarray(out.record).any(axis=(0, 1, 3, 4)).tolist() == [True, False, True]
+
+
+def test_positions_of_an_edit_may_come_from_numpy(model: jaxsink.Model) -> None:
+    tokens = [[5, 6, 7, 8]]
+    logits = [
+        jaxsink.forward(model, tokens, edits=jaxsink.edit.zero("mlp", at=at)).logits
+        for at in (np.flatnonzero([0, 1, 1, 0]), jnp.array([1, 2]), [1, 2])
+    ]
+    np.testing.assert_array_equal(logits[0], logits[2])
+    np.testing.assert_array_equal(logits[1], logits[2])
+    with pytest.raises(JaxsinkError, match=r"not \[-1\]"):
+        jaxsink.edit.zero("mlp", at=[-1])
+    with pytest.raises(JaxsinkError, match="layers names none"):
+        jaxsink.edit.zero("mlp", layers=[])

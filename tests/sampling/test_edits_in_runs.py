@@ -246,3 +246,83 @@ def test_what_cannot_be_is_said() -> None:
         jaxsink.generate(model, PROMPTS, sampler, intervene=[MaskSinks(1), MaskSinks(2)])
     with pytest.raises(JaxsinkError, match="there is no step 6, only 0 to 5"):
         jaxsink.generate(model, PROMPTS, sampler, intervene=edit.zero("mlp", steps=[6]))
+
+
+@pytest.mark.parametrize(
+    ("family", "sampler"),
+    [("nemotron", jaxsink.NemotronSampler(8, 4)), ("a2d", jaxsink.BD3LMSampler(8, 8, block_size=4))],
+    ids=["nemotron", "bd3lm"],
+)
+def test_samplers_that_keep_their_context_are_edited_like_others(family: str, sampler: Any) -> None:
+    """An intervention that hides nothing has them run everything in each step."""
+    model = model_of(family)
+
+    def nothing(previous: Any) -> Any:
+        return jnp.zeros(previous.drop.shape, bool)
+
+    plain, run, whole = (
+        jaxsink.generate(model, PROMPTS, sampler, record=record.received(), intervene=intervene)
+        for intervene in (None, edit.zero("mlp"), [nothing, edit.zero("mlp")])
+    )
+    assert (np.asarray(run.tokens) != plain.tokens).any()
+    np.testing.assert_array_equal(run.tokens, whole.tokens)
+    np.testing.assert_allclose(run.record, whole.record, atol=1e-5)
+
+
+UNEVEN: Any = [[5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [20, 21, 22, 23]]
+
+
+def test_steps_that_nobody_took_are_no_source() -> None:
+    """Sequences that need one, two and all of eight steps: what they had after their last is left alone, and no part of a
+    mean."""
+    model = model_of("llada")
+    short = jaxsink.LLaDASampler(8, 8, 8, threshold=0.0)
+    source = jaxsink.generate(model, UNEVEN, short, record=record.mlp_output())
+    assert np.asarray(source.steps).tolist() == [1, 1, 1] and len(source.record) == 8
+    np.testing.assert_allclose(
+        edit.mean(source, "mlp").value, np.asarray(source.record)[0].mean(axis=(1, 2)), rtol=1e-4, atol=1e-5
+    )
+    sampler = jaxsink.LLaDASampler(8, 8, 8)
+    plain, run = (
+        jaxsink.generate(model, UNEVEN, sampler, record=record.mlp_output(), intervene=intervene)
+        for intervene in (None, edit.patch(source, "mlp"))
+    )
+    np.testing.assert_array_equal(run.record[0], source.record[0])
+    np.testing.assert_array_equal(run.tokens, plain.tokens)
+    np.testing.assert_array_equal(run.record[1:], plain.record[1:])
+    one = jaxsink.generate(
+        model, UNEVEN, sampler, record=record.mlp_output(), intervene=edit.patch(source, "mlp", from_step=5)
+    )
+    np.testing.assert_array_equal(one.record, plain.record)
+
+
+def test_an_autoregressive_source_ends_where_its_sequence_did() -> None:
+    model, prompts = model_of("llama3.1"), PROMPTS
+    free = jaxsink.ARSampler(6, stop_at_eos=False)
+    plain = jaxsink.generate(model, prompts, free, record=record.residual())
+    end = int(np.asarray(plain.response)[0, 1])
+    stops = model.with_config(model.config.replace(eos_ids=(end,)))
+    source = jaxsink.generate(stops, prompts, jaxsink.ARSampler(6), record=record.residual())
+    assert int(source.steps[0]) == 2 < int(np.asarray(source.steps).max())
+    run = jaxsink.generate(model, prompts, free, record=record.residual(), intervene=edit.patch(source))
+    np.testing.assert_array_equal(run.tokens, plain.tokens)
+    np.testing.assert_array_equal(run.record, plain.record)
+
+
+def test_layers_of_a_record_keep_their_order() -> None:
+    model, sampler = model_of("llada"), SAMPLERS["llada"]
+    other = PROMPTS[:, ::-1].copy()
+    plain = jaxsink.generate(model, other, sampler, record=record.mlp_output())
+    turned = jaxsink.generate(model, other, sampler, record=record.mlp_output().at([2, 1, 0]))
+    wanted, *same = (
+        jaxsink.generate(model, PROMPTS, sampler, record=record.residual(), intervene=intervene)
+        for intervene in (
+            edit.patch(plain, "mlp"),
+            edit.patch(turned, "mlp"),
+            edit.patch(turned, "mlp", layers=[2, 1, 0]),
+        )
+    )
+    for run in same:
+        np.testing.assert_array_equal(run.record, wanted.record)
+    with pytest.raises(JaxsinkError, match="a source of all layers is in their order"):
+        jaxsink.generate(model, PROMPTS, sampler, intervene=edit.patch(turned.record, "mlp", layers=[2, 1, 0]))

@@ -21,16 +21,18 @@ from jaxsink.checkpoints.integrity import MANIFEST, file_checksums, sealed
 from jaxsink.cli.main import main
 from jaxsink.errors import JaxsinkError
 from jaxsink.nn.parameters import named_leaves
+from jaxsink.nn.transformer import Output
 from jaxsink.runs.stopping import StoppedError
 from jaxsink.tasks.batches import Batch
 from jaxsink.text.tokenizer import Tokenizer
-from jaxsink.training import step
+from jaxsink.training import step, watch
 from jaxsink.training.data import DataSettings, text_data
 from jaxsink.training.flops import flops_per_token
 from jaxsink.training.lora import SCALE, make_adapters, merged
 from jaxsink.training.recipe import described, fitted, text_recipe
 from jaxsink.training.run import Training
 from jaxsink.training.settings import Objective, Settings
+from jaxsink.training.start import small_model
 from jaxsink.training.watch import lost_without_first, of_attention, validation_loss
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -369,3 +371,23 @@ def test_values_that_came_to_nothing_are_no_warning() -> None:
     """A norm of a head that became 0 or NaN: the figure is NaN, and nothing is printed."""
     scores, values = np.zeros((1, 1, 2, 4), np.float32), np.zeros((1, 1, 2, 4), np.float32)
     assert np.isnan(of_attention(scores, values, np.ones((1, 4), bool))["value_first"])
+
+
+def test_sinks_of_block_diffusion_are_seen_where_its_example_has_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Word problems are padded on the left; the example of a block diffusion model has moved them."""
+    recipe = text_recipe("1x16x2", DataSettings(("stories",)), settings_of(objective="block_diffusion"), False, 4)
+    held_out = recipe.data.validation(4)
+    assert not held_out.real[:, 0].all()
+    seen = []
+
+    def forward(model: object, tokens: np.ndarray, real: np.ndarray, **options: object) -> Output:
+        seen.append((tokens, real))
+        return jaxsink.forward(model, tokens, real, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(watch, "forward", forward)
+    lesson = step.Lesson(recipe.config, recipe.settings, recipe.data.prompt)
+    watch.sink_figures(small_model(recipe.config, 0), lesson, held_out)
+    ((tokens, real),) = seen
+    first = np.take_along_axis(tokens, real.argmax(axis=1)[:, None], axis=1)
+    assert (first == recipe.data.tokenizer.special["bos"]).all()
+    np.testing.assert_array_equal(real.sum(axis=1), held_out.real.sum(axis=1))
