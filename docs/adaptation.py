@@ -5,7 +5,8 @@
 
 arm.csv and opened.csv are the first line of a run's sinks.csv, before any training, with the objectives "causal" and
 "adaptation"; seed-N.csv is the sinks.csv of an adaptation, seed-N-again.csv of the same command once more, and
-seed-N_RATE.csv of one with that learning rate (the others have 0.0003). first-1.csv and first-2.csv are those of `python -m jaxsink_experiments.first_token`.
+seed-N_RATE.csv of one with that learning rate (the others have 0.0003). first-1.csv and first-2.csv are those of
+`python -m jaxsink_experiments.first_token`.
 """
 
 from __future__ import annotations

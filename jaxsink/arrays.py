@@ -7,7 +7,6 @@ small arrays elsewhere: a large one on an accelerator is never waited for.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from types import NoneType
 from typing import Any, get_origin
@@ -37,8 +36,7 @@ def check_array(name: str, value: Any, hint: Hint, allowed: Range = ANY) -> dict
     others = [kind for kind in kinds_of(hint) if not _is_array(kind) and kind is not complex]
     if any(map(_is_of_numpy, others)):  # in whose ArrayLike are also texts
         others = [kind for kind in others if kind in (NoneType, *NUMBERS)]
-    listed = value.tolist() if _is_flat(value) else value
-    if any(fits(listed, kind, allowed) for kind in others):
+    if any(fits(value, kind, allowed) for kind in others):
         return {}
     hints = [kind for kind in kinds_of(hint) if _is_class(kind, AbstractArray)]
     wanted = " or ".join([_words(hints), *(words(kind) for kind in others if kind not in NUMBERS)])
@@ -47,8 +45,7 @@ def check_array(name: str, value: Any, hint: Hint, allowed: Range = ANY) -> dict
         raise JaxsinkError(f"{name} must be {wanted}, not {shown(value)}.")
     fitting = next((hint for hint in hints if _has_rank(hint, len(array.shape))), None)
     if hints and (fitting is None or 0 in array.shape):
-        is_list = isinstance(listed, list) and any(get_origin(kind) is Sequence for kind in others)
-        said = shown(listed) if is_list or len(array.shape) == 0 else f"of shape {tuple(array.shape)}"
+        said = shown(value) if len(array.shape) == 0 else f"of shape {tuple(array.shape)}"
         raise JaxsinkError(f"{name} must be {wanted}, not {said}.")
     if fitting is not None and not _is_sort(_sort(fitting), array):
         raise JaxsinkError(f"{name} must be {wanted}, not of {array.dtype}.")
@@ -86,13 +83,6 @@ def are_leaves(tree: object, hint: Hint) -> bool:
         (arrays and (hasattr(leaf, "dtype") or isinstance(leaf, numbers))) or fits(leaf, hint)
         for leaf in jax.tree.leaves(tree)
     )
-
-
-def _is_flat(value: object) -> bool:
-    """Whole numbers in a row, which may stand for a list of them."""
-    if not isinstance(value, (np.ndarray, jax.Array)) or isinstance(value, Tracer):
-        return False
-    return value.ndim == 1 and jnp.issubdtype(value.dtype, jnp.integer)
 
 
 def _is_of_numpy(kind: Hint) -> bool:

@@ -183,7 +183,7 @@ for name, values in {
     "edit_tokens": (3, lambda step, tokens: tokens[:, :1], lambda step, tokens: tokens + 0.5),
     "listener": (3,),
     "devices": (3, [], ["cpu"], "cpu"),
-    "policies": (3, [1.5], "a", [1, 2], [0]),  # without policies to choose from
+    "policies": (3, [1.5], "a", [1, 2], [1], [-1]),
     "telepathy": (True,),
 }.items():
     for number, value in enumerate(values):

@@ -32,7 +32,7 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float, PyTree
+from jaxtyping import Bool, Float, Int, PyTree
 
 from jaxsink.checks import at_least, check_value
 from jaxsink.doors import checked
@@ -52,7 +52,7 @@ EditTap = Literal[
     "final_norm",
 ]
 How = Literal["replace", "add", "scale"]
-At = str | Sequence[int] | Bool[ArrayLike, "B S"] | None
+At = str | Sequence[int] | Int[ArrayLike, " N"] | Bool[ArrayLike, "B S"] | None
 Numbers = Sequence[int] | None
 
 CHOSEN = dict.fromkeys(("at", "layers", "heads", "steps"), at_least(0))

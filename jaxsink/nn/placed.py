@@ -255,7 +255,9 @@ def _where_they_ran(
     return whole[None], jnp.asarray(ran)
 
 
-def _positions(at: Sequence[int] | Bool[ArrayLike, "B S"], mask: Bool[Array, "B S"]) -> Bool[Array, "B S"]:
+def _positions(
+    at: Sequence[int] | Int[ArrayLike, " N"] | Bool[ArrayLike, "B S"], mask: Bool[Array, "B S"]
+) -> Bool[Array, "B S"]:
     given = np.asarray(at)
     if given.dtype == bool:
         if given.shape != mask.shape:

@@ -75,7 +75,9 @@ def read_study(path: str | Path) -> StudyResults:
     files = sorted((path / "experiments").glob("*.json"), key=lambda file: order(file.stem))
     kind = manifest.get("kind", "study") if isinstance(manifest, dict) else None
     if not files and isinstance(kind, str) and kind != "study":
-        raise JaxsinkError(f"{path} holds a run of another kind ({kind}); give the directory that `jaxsink study` wrote.")
+        raise JaxsinkError(
+            f"{path} holds a run of another kind ({kind}); give the directory that `jaxsink study` wrote."
+        )
     if not files:
         raise JaxsinkError(f"{path / 'experiments'} holds no results yet; run `jaxsink study` first.")
     generations = [

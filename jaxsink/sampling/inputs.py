@@ -103,10 +103,10 @@ def policy_numbers(policies: Sequence[int] | None, batch: int, count: int | None
         raise JaxsinkError(f"policies must be a whole number per prompt ({batch}), not {policies!r}.")
     if policies is None or count is None:
         return policy
-    if not count:
-        raise JaxsinkError("policies choose among those of an intervention that has several; give sinks.Turns((…)).")
     if ((policy < 0) | (policy >= count)).any():
-        raise JaxsinkError(f"policies must be numbers from 0 to {count - 1}, not {policies!r}.")
+        raise JaxsinkError(
+            f"policies must be numbers from 0 to {count - 1}, as intervene has {count} (see sinks.Turns), not {policies!r}."
+        )
     return policy
 
 

@@ -200,7 +200,7 @@ def _chosen(wanted: tuple[int, ...] | None, count: int) -> Bool[Array, " {count}
 def policy_count(intervene: object) -> int | None:
     """How many policies there are to choose from; None: only who wrote it knows."""
     if intervene is None or type(intervene).__module__.startswith("jaxsink."):
-        return len(getattr(intervene, "policies", ()))
+        return len(getattr(intervene, "policies", (intervene,)))
     return None
 
 

@@ -123,7 +123,7 @@ def test_positions_of_an_edit_may_come_from_numpy(model: jaxsink.Model) -> None:
     ]
     np.testing.assert_array_equal(logits[0], logits[2])
     np.testing.assert_array_equal(logits[1], logits[2])
-    with pytest.raises(JaxsinkError, match=r"not \[-1\]"):
+    with pytest.raises(JaxsinkError, match="at must hold finite numbers of 0 or more"):
         jaxsink.edit.zero("mlp", at=[-1])
     with pytest.raises(JaxsinkError, match="layers names none"):
         jaxsink.edit.zero("mlp", layers=[])
