@@ -247,8 +247,9 @@ def models_of(run: str) -> list[str]:
 
 
 def figure() -> Figure:
-    """Losses of real and built-in models under both protocols; below, where the attention of the first real model goes."""
-    without = [run for run in runs() if not on_cache(run) and run not in TRAINED_HERE]
+    """Losses of SmolLM2 and the built-in models under both protocols; below, where the attention of the first real model goes."""
+    adapted = [run for run in runs() if run.startswith("smollm2_")]
+    without = [run for run in runs() if not on_cache(run) and run not in (*TRAINED_HERE, *adapted)]
     shown = [(run, model) for run in without for model in models_of(run)]
     columns = max(3, len(shown))
     drawn, axes = plots.canvas(2, columns, height=5.2)

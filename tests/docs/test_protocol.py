@@ -46,7 +46,7 @@ def test_every_run_has_what_its_figures_rest_on_and_no_texts() -> None:
 
 
 def test_the_page_says_which_models_lack_a_control() -> None:
-    names = ("mini-dream", "mini-llada", "mini-llama")
+    names = ("mini-dream", "mini-llada", "mini-llama", "smollm2", "smollm2-adapted", "smollm2-step40")
     expected = f"*5 partners* and *equal mass to 5* were hidden in {', '.join(names)} alone; the other runs are older."
     assert protocol.gaps("Loss") == protocol.gaps("Written") == expected
     for line in protocol.table("builtin", "Where"):

@@ -273,10 +273,10 @@ def test_what_is_lost_is_the_loss_of_what_was_written_later(monkeypatch: pytest.
 
 def test_confidence_is_the_log_odds_of_the_best_token_at_its_own_position() -> None:
     logits = np.log(np.array([[[0.1, 0.6, 0.1, 0.2], [0.25, 0.25, 0.25, 0.25], [0.05, 0.05, 0.1, 0.8]]]))
-    config: Any = SimpleNamespace(mask_id=3, shift_logits=False, is_diffusion=True)
+    config: Any = SimpleNamespace(mask_id=3, predicts_next=False)
     expected = np.log([0.6 / 0.2, 0.25 / 0.5, 0.1 / 0.1])
     np.testing.assert_allclose(dependence.sure(config, logits), [expected])
-    shifted: Any = SimpleNamespace(mask_id=3, shift_logits=True, is_diffusion=True)
+    shifted: Any = SimpleNamespace(mask_id=3, predicts_next=True)
     np.testing.assert_allclose(dependence.sure(shifted, logits), [expected[[0, 0, 1]]])
     np.testing.assert_array_equal(canvases.of_their_queries(shifted, np.array([[1, 2, 3]])), [[1, 1, 2]])
 
