@@ -247,7 +247,7 @@ def models_of(run: str) -> list[str]:
 
 
 def figure() -> Figure:
-    """Losses of SmolLM2 and the built-in models under both protocols; below, where the attention of the first real model goes."""
+    """Losses of SmolLM2 and the built-in models under both protocols; below, where the attention of SmolLM2 goes."""
     adapted = [run for run in runs() if run.startswith("smollm2_")]
     without = [run for run in runs() if not on_cache(run) and run not in (*TRAINED_HERE, *adapted)]
     shown = [(run, model) for run in without for model in models_of(run)]
