@@ -163,7 +163,7 @@ for name, values in {
         record.received().then(lambda value, tap: {"a": value, "b": "x"}),
     ),
     "intervene": (3, MaskSinks, "top", MaskSinks(k=100)),
-    "seed": (None, 1.5, "a", [1, 2], NAN, [[1]], -1, 2**32, 10**30, jax.random.key(0)),
+    "seed": (None, 1.5, "a", [1, 2], NAN, [[1]], [], -1, 2**32, 10**30, jax.random.key(0)),
     "chat": (3, "yes", True),
     "every": (0, 1.5, "a", True, -1, NAN),
     "stream": (0, 1.5, -1, "a"),

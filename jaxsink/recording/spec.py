@@ -37,10 +37,9 @@ def make_record_spec(config: ModelConfig, record: PyTree, needs: PyTree | None =
     return RecordSpec(recorders, treedef, needed, needs_treedef, every)
 
 
-def zeros_like_shapes(shapes: PyTree, lead: int | None = None) -> PyTree:
-    """Zero arrays for a pytree of shapes, with a leading axis if asked for."""
-    front = () if lead is None else (lead,)
-    return jax.tree.map(lambda s: jnp.zeros((*front, *s.shape), s.dtype), shapes)
+def zeros_like_shapes(shapes: PyTree) -> PyTree:
+    """Zero arrays for a pytree of shapes."""
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
 
 def fills(recorder: Recorder, values: PyTree) -> PyTree[int]:

@@ -86,7 +86,7 @@ def check_seeds(seed: int | Sequence[int], batch: int) -> UInt32[np.ndarray, " B
     """One seed per sequence."""
     several = isinstance(seed, Sequence) or getattr(seed, "ndim", 0) == 1
     seeds = [plain(one, int) for one in (cast(Sequence[int], seed) if several else [seed])]
-    if len(seeds) not in (1, batch) or not all(fits(one, int, SEED) for one in seeds):
+    if (several and len(seeds) != batch) or not all(fits(one, int, SEED) for one in seeds):
         raise JaxsinkError(
             f"seed must be a whole number{SEED.words()}, or one per prompt ({batch}), not {shown(seed)}."
         )

@@ -127,3 +127,9 @@ def test_positions_of_an_edit_may_come_from_numpy(model: jaxsink.Model) -> None:
         jaxsink.edit.zero("mlp", at=[-1])
     with pytest.raises(JaxsinkError, match="layers names none"):
         jaxsink.edit.zero("mlp", layers=[])
+
+
+@pytest.mark.parametrize("seed", [[5], (5, 6, 7), np.array([5])])
+def test_a_list_of_seeds_has_one_for_each_prompt(model: jaxsink.Model, seed: Any) -> None:
+    with pytest.raises(JaxsinkError, match=r"or one per prompt \(2\)"):
+        jaxsink.generate(model, [[1, 5], [1, 6]], SAMPLER, seed=seed)
